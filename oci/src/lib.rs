@@ -39,4 +39,4 @@ pub use store::{
     Wholeness, reserve_of,
 };
 pub use unpack::{Limits, Ownership, UnpackError};
-pub use verification::{Policy, Verified, VerifiedImage};
+pub use verification::{Policy, Unjudged, Verified, VerifiedImage};

@@ -17,6 +17,7 @@ mod attempt;
 mod error;
 pub(crate) mod into_store;
 mod layers;
+mod lost_blobs;
 mod rebuild;
 mod source;
 
@@ -28,7 +29,7 @@ use crate::registries::Registries;
 use crate::registry::{Pace, RegistryClient, ResolvedImage, Retries};
 use crate::store::{ImageStore, PulledImage};
 use crate::unpack::Limits;
-use crate::verification::{Policy, Refusal, VerificationError, Verified, VerifiedImage};
+use crate::verification::{Policy, Refusal, Unjudged, VerificationError, Verified, VerifiedImage};
 use error::LONGEST_PULL;
 pub use error::PullError;
 use instar_http_client::HttpError;
@@ -104,6 +105,11 @@ impl Puller {
     /// Verifies a resolved image as the policy says. Its registry is asked for signatures.
     pub async fn verify(&self, image: ResolvedImage) -> Result<Verified<ResolvedImage>, PullError> {
         Ok(self.policy.verify(&self.client, image).await?)
+    }
+
+    /// The signatures of an image at its registry, by whomever: for rules of later. A registry that is away has none.
+    pub async fn signatures(&self, image: &ResolvedImage) -> Unjudged {
+        self.client.find_signatures(image).await
     }
 
     /// Resolves a name, and verifies the image.

@@ -116,6 +116,8 @@ struct State {
     held: HashMap<Digest, usize>,
     /// Images whose files were unpacked, or compared with their seal, in this boot.
     checked: BTreeSet<Digest>,
+    /// Images that were found damaged, and how; also those that are whole again.
+    damaged: HashMap<Digest, String>,
 }
 
 impl Shared {
@@ -242,6 +244,21 @@ impl ImageStore {
     /// Notes that an earlier machined has checked these images in this boot.
     pub fn note_checked(&self, images: impl IntoIterator<Item = Digest>) {
         self.shared.state().checked.extend(images);
+    }
+
+    /// Says how an image was found damaged by this process, even if it is whole again; also one that was found in an earlier boot, and is not
+    /// made again yet.
+    pub fn damage(&self, digest: Digest) -> Option<String> {
+        let known = self.shared.state().damaged.get(&digest).cloned();
+        known.or_else(|| {
+            let is_left = self.shared.left_proofs.has_blobs_of(digest);
+            is_left.then(|| "found in an earlier start".to_owned())
+        })
+    }
+
+    /// Notes that an image was found damaged.
+    pub(crate) fn note_damage(&self, digest: Digest, how: String) {
+        self.shared.state().damaged.insert(digest, how);
     }
 
     /// Waits until less than [`MOST_PULLS`] pulls have a turn; it ends when the value is dropped. `None` for an upgrade, which waits for nobody.

@@ -119,7 +119,7 @@ pub(crate) enum Command {
     },
     /// Reboot the node into the other version on its disk
     Rollback {
-        /// Even to a version below the node's floor
+        /// Even to a version below the node's floor, or that its rules for images or keys for upgrades refuse
         #[arg(long)]
         force: bool,
         #[command(flatten)]

@@ -1,8 +1,11 @@
-//! `BundleService/Export`: sends images of the store to a caller as a bundle. The caller may bring it to another node.
+//! `BundleService/Export`: sends images of the store to a caller as a bundle. The caller may bring it to another node. A blob that is found damaged
+//! ends the bundle, and is fetched again.
 
 use std::io::{self, Write};
+use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use instar_api::instar as wire;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -14,8 +17,11 @@ use tonic::{Response, Status};
 use super::streamed;
 use crate::base::blocking_io;
 use crate::base::error_chain::chain;
+use crate::containers::ImageDigests;
+use crate::intent;
 use crate::machine::Machine;
 use crate::oci::bundled::{StoredBundle, StoredBundleError, StoredWriteError};
+use crate::oci::{ImageStore, Limits, Puller};
 use crate::values::ImageReference;
 
 /// Limit on the images of one call.
@@ -44,14 +50,22 @@ pub(super) async fn export(
     let made = blocking_io::within(blocking_io::ANSWER, making).await;
     let made = made.map_err(|error| Status::unavailable(chain(&error)))?;
     let bundle = made.map_err(|error| refused(&error))?;
-    Ok(streamed(messages(bundle, turn)))
+    let healer = Healer {
+        puller: intent::puller(machine.config().as_deref()),
+        images: machine.images.clone(),
+    };
+    Ok(streamed(messages(bundle, turn, healer)))
 }
 
 /// Begins to send a bundle, in this turn; returns its messages. The last one of a bundle that is not sent to its end is the reason.
-fn messages(bundle: StoredBundle, turn: OwnedSemaphorePermit) -> ReceiverStream<Message> {
+fn messages(
+    bundle: StoredBundle,
+    turn: OwnedSemaphorePermit,
+    healer: Healer,
+) -> ReceiverStream<Message> {
     let (sender, receiver) = mpsc::channel::<Message>(AHEAD);
     let runtime = Handle::current();
-    crate::base::task::spawn(blocking_io::to_its_end(move || {
+    let sending = blocking_io::to_its_end(move || {
         let sink = Sink {
             runtime: runtime.clone(),
             sender: sender.clone(),
@@ -60,23 +74,62 @@ fn messages(bundle: StoredBundle, turn: OwnedSemaphorePermit) -> ReceiverStream<
         let sent = send(bundle, sink);
         // The next caller does not wait for this one to take the reason.
         drop(turn);
-        if let Err(error) = sent {
-            tell_failure(&runtime, &sender, &error);
+        let error = sent.err()?;
+        let damaged = of_damaged(&error).cloned();
+        tell_failure(&runtime, &sender, &error);
+        damaged
+    });
+    crate::base::task::spawn(async move {
+        if let Ok(Some(damaged)) = sending.await {
+            healer.fetch(&damaged).await;
         }
-    }));
+    });
     ReceiverStream::new(receiver)
+}
+
+/// The image whose blob was gone or damaged, if that is why a bundle was not sent.
+fn of_damaged(error: &anyhow::Error) -> Option<&ImageReference> {
+    match error.downcast_ref::<StoredWriteError>() {
+        Some(StoredWriteError::Blob { reference, .. }) => Some(reference),
+        _ => None,
+    }
+}
+
+/// Fetches the blobs that an image of the store has lost.
+struct Healer {
+    puller: Arc<Puller>,
+    images: ImageStore,
+}
+
+impl Healer {
+    /// Fetches them by the digest of the image, as a pull does. A registry that is away is asked no more: the next pull of the image does it.
+    async fn fetch(&self, reference: &ImageReference) {
+        let fetching = async {
+            let image = self.images.find(reference).context("it is gone")?;
+            // The reference may be a digest, which is no name of its own.
+            let name = image.names().first().unwrap_or(reference);
+            let known = ImageDigests::of_pulled(&image, None);
+            let resolved = known.resolve(&self.puller, name).await?;
+            let verified = self.puller.verify(resolved).await?;
+            let limits = Limits::default();
+            self.puller.pull(&verified, &self.images, &limits).await?;
+            anyhow::Ok(())
+        };
+        if let Err(error) = fetching.await {
+            tracing::warn!("{reference}: what was damaged is not fetched again: {error:#}");
+        }
+    }
 }
 
 /// Tells the caller why the bundle ends, after the pieces that he has yet to take.
 fn tell_failure(runtime: &Handle, sender: &mpsc::Sender<Message>, error: &anyhow::Error) {
-    let advice = match error.downcast_ref::<StoredWriteError>() {
-        Some(StoredWriteError::Blob { reference, .. }) => {
-            format!(
-                "; what was damaged is removed: remove the image {reference} here and pull it again"
-            )
-        }
-        _ => String::new(),
-    };
+    let advice = of_damaged(error).map(|reference| {
+        format!(
+            "; what was damaged is removed, and this node fetches it from the image's registry now: try again, and pull {reference} here if its \
+             registry was away"
+        )
+    });
+    let advice = advice.unwrap_or_default();
     let status = Status::data_loss(format!("{error:#}{advice}"));
     let telling = sender.send(Err(status));
     // A caller who has hung up needs no reason, and one who takes nothing gets none.
@@ -166,7 +219,7 @@ impl Write for Sink {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use std::os::unix::fs::FileExt as _;
-    use std::sync::Arc;
+    use std::time::Instant;
 
     use tokio::sync::Semaphore;
     use tokio_stream::StreamExt as _;
@@ -174,7 +227,8 @@ mod tests {
 
     use super::*;
     use crate::containers::registry_for_tests::SignedRegistry;
-    use crate::oci::{ImageStore, Keeps, Limits};
+    use crate::oci::Keeps;
+    use crate::values::Digest;
 
     #[tokio::test]
     async fn a_caller_who_reads_slowly_is_told_of_a_damaged_blob() {
@@ -189,7 +243,11 @@ mod tests {
         file.unwrap().write_all_at(b"!", 600).unwrap();
         let bundle = StoredBundle::new(&store, std::slice::from_ref(&web.name)).unwrap();
         let turn = Arc::new(Semaphore::new(1)).try_acquire_owned().unwrap();
-        let (mut messages, mut last) = (messages(bundle, turn), None);
+        let healer = Healer {
+            puller: Arc::new(registry.puller()),
+            images: store.clone(),
+        };
+        let (mut messages, mut last) = (messages(bundle, turn, healer), None);
         while let Some(message) = messages.next().await {
             last = Some(message);
             tokio::time::sleep(Duration::from_millis(50)).await;
@@ -199,10 +257,15 @@ mod tests {
         let told = format!("{} is here, but not as it was pulled", web.name);
         assert!(reason.message().contains(&told), "{reason}");
         assert!(reason.message().contains("damaged on the disk"), "{reason}");
-        // It is not sent once more, and comes back as the advice says.
-        assert!(!blob.exists(), "the damaged blob stays");
-        store.remove(web.manifest).await.unwrap();
-        puller.pull(&resolved, &store, &limits).await.unwrap();
+        // It is not sent once more, and comes back by itself.
+        let limit = Instant::now() + Duration::from_secs(60);
+        while !std::fs::read(&blob).is_ok_and(|it| Digest::of(&it) == web.layer) {
+            assert!(
+                Instant::now() < limit,
+                "the damaged blob does not come back"
+            );
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
         let bundle = StoredBundle::new(&store, &[web.name]).unwrap();
         bundle.write(Box::new(io::sink())).unwrap();
     }

@@ -10,7 +10,6 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use crate::disk::{ApplyError, ProbeError, Signature, open_exclusively, probe_partition};
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
-use crate::values::Version;
 
 /// Mount options. By default, vfat would turn read-only when it removes a file of which a power cut has left half, and the rest
 /// of a plan would fail. Going on (`errors=continue`) is safe, because all writes of a plan are read back.
@@ -221,10 +220,10 @@ pub fn prefer_other(device: &Path, from: &RefusedEntry) -> Result<String, EspErr
     Ok(version)
 }
 
-/// Returns the version that [`prefer_other`] would make the next to boot.
-pub fn other(device: &Path, from: &RefusedEntry) -> Result<Version, EspError> {
+/// Returns the entry that [`prefer_other`] would make the next to boot.
+pub fn other(device: &Path, from: &RefusedEntry) -> Result<Entry, EspError> {
     let esp = MountedEsp::of(device)?;
-    Ok(other_entry(&esp.state()?, from)?.name.version)
+    other_entry(&esp.state()?, from)
 }
 
 fn other_entry(state: &State, from: &RefusedEntry) -> Result<Entry, EspError> {

@@ -43,6 +43,7 @@ pub fn service(
         kept_output: machine.take_kept(&output_name(&id)).into(),
         unattended: None.into(),
         prepared: None.into(),
+        told_whole: None.into(),
     };
     Ok(Definition {
         id,

@@ -22,9 +22,9 @@ use tokio::time::Instant;
 use self::identity::{identity, settled_hostname};
 use self::readiness::Readiness;
 use self::report::Reporter;
-use super::RollbackError;
 use super::boot::records;
 use super::hang_up::Caller;
+use super::{RollbackBy, RollbackError};
 use super::{rollback, upgrade};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::base::error_chain::chain;
@@ -432,7 +432,10 @@ impl<'a> Following<'a> {
             self.follow.channel,
             attempt.from
         );
-        let gone = match (rollback(self.machine, false).await, &attempt.from_image) {
+        let gone = match (
+            rollback(self.machine, RollbackBy::Channel).await,
+            &attempt.from_image,
+        ) {
             (Ok(_), _) => Ok(()),
             (Err(RollbackError::NotInstalled), Some(image)) => self
                 .begin(image.clone())

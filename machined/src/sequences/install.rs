@@ -29,8 +29,8 @@ use crate::operation_lock::{Busy, Operation, OperationLock};
 use crate::status;
 use crate::store::MachineStage;
 use crate::upgrade::{
-    Candidate, EspForInstaller, ProgressSink, ReleaseOrigin, Resources, Unpacked, WrongTag, check,
-    created, installer,
+    Candidate, EspForInstaller, Evidence, ProgressSink, ReleaseOrigin, Resources, Unpacked,
+    WrittenImage, WrongTag, check, created, installer,
 };
 use crate::values::ImageReference;
 
@@ -235,6 +235,7 @@ struct Downloaded {
     image: Unpacked,
     candidate: Candidate,
     origin: ReleaseOrigin,
+    evidence: Evidence,
 }
 
 async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Result<Downloaded> {
@@ -251,6 +252,13 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
         image: reference.to_string(),
         digest,
         created: created(config.created.as_deref()),
+    };
+    let signatures = offer.signatures(&puller).await;
+    let evidence = Evidence {
+        index: offer.digests().index,
+        written: WrittenImage::of(config),
+        signed_by: offer.signed_by(),
+        signatures: Some(signatures).filter(|it| !it.is_empty()),
     };
     let limits = installer_limits(&candidate);
     let resources = Resources::now()?;
@@ -272,6 +280,7 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
         image,
         candidate,
         origin,
+        evidence,
     })
 }
 
@@ -284,6 +293,7 @@ async fn write(
         image,
         candidate,
         origin,
+        evidence,
     } = downloaded;
     // The remains of an interrupted installation are not worth keeping: without a loader nothing boots from them.
     let efi = machine.disk.format_efi().await?;
@@ -305,7 +315,7 @@ async fn write(
         })?;
         return Err(untrusted);
     }
-    if let Err(error) = committed::remember(machine, boot_entry, origin).await {
+    if let Err(error) = committed::remember(machine, boot_entry, (origin, evidence)).await {
         tracing::warn!("nobody will know which image the version came from: {error:#}");
     }
     remove_unless_needed(machine, &image).await?;

@@ -36,6 +36,7 @@ mod steps;
 mod system_services;
 mod upgrade;
 mod waiting_version;
+mod written_version;
 
 pub use apply_config::{ApplyError, ApplyMode, apply_config};
 pub use boot::{BootArguments, Rollback, boot};
@@ -48,7 +49,7 @@ pub use hang_up::{Caller, HungUp, Line};
 pub use install::{InstallError, install_image, may_install};
 pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use reset::{ResetError, ResetRequest, reset};
-pub use rollback::{RollbackError, rollback};
+pub use rollback::{RollbackBy, RollbackError, rollback};
 pub use serve_images::{ServeError, serve_images};
 pub use shutdown::{Urgency, reboot, shutdown};
 use soft_reboot::reboot_after;

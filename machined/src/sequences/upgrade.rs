@@ -157,7 +157,7 @@ pub(super) async fn check_first(
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
     let written = WrittenImage::of(offer.config());
-    let signed_by = offer.signed_by();
+    let (signed_by, signatures) = (offer.signed_by(), offer.signatures(&puller).await);
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, &machine.images),
         Offer::AtRegistry(resolved) => {
@@ -184,6 +184,7 @@ pub(super) async fn check_first(
         floor: candidate.floor.clone(),
         written,
         signed_by,
+        signatures: Some(signatures).filter(|it| !it.is_empty()),
     };
     Ok(Checked {
         image: Arc::new(image),

@@ -1,17 +1,6 @@
 //! The version that waits for its start, judged once more when the rules for images or the keys for upgrades change, and before the machine
-//! leaves: staged, or prepared ahead. Whatever restarts the machine starts it, so the rules cannot wait for that.
-//!
-//! ```text
-//! a rule for its image      │ what is known                                        │ the version
-//! ──────────────────────────┼──────────────────────────────────────────────────────┼───────────────────────────────────────────
-//! none, or one that skips   │                                                      │ stays
-//! denies                    │                                                      │ goes
-//! wants a key's signature   │ the record, the store or the registry has it         │ stays
-//!                           │ the registry has none, or says nothing               │ goes: nobody can tell that it is allowed
-//! ──────────────────────────┼──────────────────────────────────────────────────────┼───────────────────────────────────────────
-//! keys for upgrades         │ the record of its image: signed by one of them       │ stays
-//!                           │ signed by none of them, or nothing on record         │ goes
-//! ```
+//! leaves: staged, or prepared ahead. Whatever restarts the machine starts it, so the rules cannot wait for that. `written_version` says which one
+//! stays; one that is refused goes.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,36 +8,22 @@ use std::time::Duration;
 use tokio::time::timeout;
 
 use super::emit_failure;
-use super::steps::admit;
 use super::upgrade::trial_record;
+use super::written_version::{Refused, WrittenVersion, ask_keys};
 use crate::base::error_chain::chain;
 use crate::base::task;
 use crate::containers::ImageDigests;
-use crate::intent::{self, next_config};
+use crate::intent::next_config;
 use crate::machine::{Configured, Machine};
-use crate::oci::verification::Verdict;
-use crate::oci::{PullError, Puller};
 use crate::operation_lock::{Operation, OperationLock};
 use crate::store::event_log::ActorId;
-use crate::upgrade::{PendingUpgrade, Route, Starts};
-use crate::values::{ImageReference, ImageRule, PublicKey};
+use crate::upgrade::{RootfsTrust, Route, Starts};
+use crate::values::{ImageRule, PublicKey};
 
-/// Time limit for a registry to give a signature that is not kept with the image, and for the firmware to name its keys.
-const ASK: Duration = Duration::from_secs(10);
 /// Time limit for the judgement before the machine leaves: a disk that is silent takes no version back, and must not hold up a reboot by force.
 const BEFORE_LEAVING: Duration = Duration::from_secs(45);
 /// The time until the next call while the machine is busy, or tries a config.
 const SOON: Duration = Duration::from_secs(10);
-
-/// A version that waits.
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Waiting {
-    version: String,
-    /// Its upgrade; none if it waits neither in memory nor on the disk, or nobody knows.
-    upgrade: Option<PendingUpgrade>,
-    /// The name of its installer's image, and its digests; none if the record does not tell.
-    image: Option<(ImageReference, ImageDigests)>,
-}
 
 /// What a version is judged by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +36,7 @@ struct Law {
 #[derive(Debug, Default)]
 pub(super) struct Judge {
     /// The version of the last judgement, and what it was judged by.
-    judged: Option<(Waiting, Law)>,
+    judged: Option<(WrittenVersion, Law)>,
 }
 
 impl Judge {
@@ -137,7 +112,7 @@ pub(super) async fn still_allowed(
 }
 
 /// Returns the version that waits for its start: one that was prepared ahead, or one that was staged, in memory or on the disk.
-async fn find(machine: &Machine) -> Option<Waiting> {
+async fn find(machine: &Machine) -> Option<WrittenVersion> {
     let upgrade = match machine.upgrades.prepared_upgrade() {
         Some(upgrade) => Some(upgrade),
         None => match trial_record::staged(machine).await {
@@ -155,120 +130,40 @@ async fn find(machine: &Machine) -> Option<Waiting> {
             index: None,
         };
         let digests = digests.or_index_of(known.map(|known| known.image()));
-        return Some(Waiting {
+        return Some(WrittenVersion {
             version: preparation.version,
             upgrade,
             image: Some((preparation.image, digests)),
         });
     }
-    let upgrade = upgrade?;
-    let image = upgrade.image.parse().ok().zip(upgrade.digests());
-    Some(Waiting {
-        version: upgrade.to.clone(),
-        upgrade: Some(upgrade),
-        image,
-    })
+    upgrade.map(WrittenVersion::of_upgrade)
 }
 
-/// Judges a version by a config; returns how it may start, or why it may not.
+/// Judges a version by a config; returns how it may start, or why it may not and what to do.
 async fn judgement(
     machine: &Machine,
-    waiting: &Waiting,
+    waiting: &WrittenVersion,
     by: Option<&Configured>,
 ) -> Result<Starts, String> {
-    ask_rules(machine, waiting, by).await?;
+    let told = |refused: Refused| match refused.is_unproven() {
+        true => format!("{refused}; once that can be told, stage it again"),
+        false => refused.to_string(),
+    };
+    waiting.ask_rules(machine, by).await.map_err(told)?;
     let Some(upgrade) = &waiting.upgrade else {
         return Ok(Starts::AnyWay);
     };
-    let has_keys = by.is_some_and(|by| !by.config.upgrade_keys.is_empty());
-    let why = match timeout(ASK, admit::trust(by)).await {
-        Ok(Ok(trust)) => {
-            let checked = trust.check_written(&upgrade.to, upgrade.written.as_ref());
-            return checked.map_err(|error| chain(&error));
-        }
-        Ok(Err(error)) => format!("{error:#}"),
-        Err(_) => format!("the firmware gave no answer within {} s", ASK.as_secs()),
-    };
-    match has_keys {
-        true => Err(format!(
-            "nobody can tell whether a key of UpgradeTrustConfig has signed it: {why}; stage it again"
-        )),
-        // It judges the version itself if it has to.
-        false => Ok(Starts::ThroughFirmware),
-    }
-}
-
-/// Asks the rules about its image: by its record, with what the store keeps, and else by its registry, which may be anybody's. Its silence
-/// allows nothing.
-async fn ask_rules(
-    machine: &Machine,
-    waiting: &Waiting,
-    by: Option<&Configured>,
-) -> Result<(), String> {
-    let Some(by) = by.filter(|by| !by.config.image_rules.is_empty()) else {
-        return Ok(());
-    };
-    let Some((image, digests)) = &waiting.image else {
-        return Err(
-            "its record does not name its installer's image, which a rule for images may deny; stage it again"
-                .to_owned(),
-        );
-    };
-    let puller = intent::puller(Some(by));
-    let refused = |why: String| {
-        format!("the rules for images do not allow its installer {image} any more: {why}")
-    };
-    if let Err(denied) = puller.needs_signature(image) {
-        return Err(refused(chain(&denied)));
-    }
-    let Verdict::SignedBy(_, key) = puller.policy().verdict(image) else {
-        return Ok(());
-    };
-    let key = key.fingerprint();
-    let recorded = waiting.upgrade.as_ref().filter(|upgrade| {
-        let known = upgrade.digests();
-        known.is_some_and(|known| known.digest == digests.digest)
-    });
-    let is_recorded = recorded.is_some_and(|upgrade| upgrade.signed_by == Some(key));
-    if is_recorded || machine.upgrades.is_signed(digests.digest, key) {
-        return Ok(());
-    }
-    let why = match timeout(ASK, find_signature(machine, &puller, image, digests)).await {
-        Ok(Ok(())) => {
-            machine.upgrades.note_signed(digests.digest, key);
-            return Ok(());
-        }
-        Ok(Err(error)) => chain(&error),
-        Err(_) => format!("no answer within {} s", ASK.as_secs()),
-    };
-    Err(refused(format!(
-        "no signature by the key {key} was found: {why}; once its registry has one and answers, stage it again"
-    )))
-}
-
-/// Finds a signature that a rule demands: in the store, and else at the registry.
-async fn find_signature(
-    machine: &Machine,
-    puller: &Puller,
-    image: &ImageReference,
-    digests: &ImageDigests,
-) -> Result<(), PullError> {
-    match machine.images.get(digests.digest) {
-        Some(here) => {
-            let known = ImageDigests::of_pulled(&here, Some(*digests));
-            known.admit(puller, image, here, &machine.images).await?;
-        }
-        None => {
-            let resolved = digests.resolve(puller, image).await?;
-            puller.verify(resolved).await?;
-        }
-    }
-    Ok(())
+    let check = |trust: &RootfsTrust| trust.check_written(&upgrade.to, upgrade.written.as_ref());
+    ask_keys(by, check).await.map_err(told)
 }
 
 /// Does what was judged, unless another operation runs: then the next call does it, or the operation itself if it is a reboot. Returns whether
 /// it was done.
-async fn if_free(machine: &Machine, waiting: &Waiting, judged: Result<Starts, String>) -> bool {
+async fn if_free(
+    machine: &Machine,
+    waiting: &WrittenVersion,
+    judged: Result<Starts, String>,
+) -> bool {
     let Ok(_lock) = machine.lock_operation(Operation::StageUpgrade) else {
         return false;
     };
@@ -281,7 +176,7 @@ async fn if_free(machine: &Machine, waiting: &Waiting, judged: Result<Starts, St
 }
 
 /// Does what was judged. To be called by the holder of the lock.
-async fn carry_out(machine: &Machine, waiting: &Waiting, judged: Result<Starts, String>) {
+async fn carry_out(machine: &Machine, waiting: &WrittenVersion, judged: Result<Starts, String>) {
     match judged {
         Ok(starts) => {
             // The disk has it as well, if the machine boots from it.

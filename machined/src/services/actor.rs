@@ -355,7 +355,14 @@ impl Actor {
         if let Err(error) = prepared {
             return Ended::Failed(format!("{error:#}"));
         }
-        self.note(Event::Starts, "starting".to_owned());
+        let starting = match self.service.definition.workload.remark() {
+            None => "starting".to_owned(),
+            Some(remark) => {
+                tracing::warn!("service {}: {remark}", self.service.definition.id);
+                format!("starting; {remark}")
+            }
+        };
+        self.note(Event::Starts, starting);
         match self
             .service
             .definition

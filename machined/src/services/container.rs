@@ -51,6 +51,8 @@ pub struct ContainerWorkload {
     pub keeps: Box<dyn Fn() -> bool + Send + Sync>,
     /// The image for the start that is under way.
     pub prepared: Mutex<Option<VerifiedImage>>,
+    /// The image of which it was told last that it had been damaged, and is whole again.
+    pub told_whole: Mutex<Option<Digest>>,
 }
 
 /// The reading of the output of a container that nobody looks after yet.
@@ -101,8 +103,23 @@ impl ContainerWorkload {
                 .pull(&verified, &self.images, &Limits::default())
                 .await
         };
-        pulled.await.with_context(|| {
-            format!("pull {same}, which {} meant; a restart of {name} by its operator looks the name up again", self.image)
+        pulled.await.with_context(|| match self.images.damage(known.digest) {
+            None => format!("pull {same}, which {} meant; a restart of {name} by its operator looks the name up again", self.image),
+            Some(how) => format!(
+                "the image {same} was damaged on the disk ({how}) and is put aside; it cannot be made again from its blobs, and no registry \
+                 gives it: bring it by its registry or a mirror, by a bundle (instarctl bundle upload) or from another node (instarctl bundle \
+                 fetch), and {name} starts by itself; a restart of {name} by its operator looks the name up again"
+            ),
+        })
+    }
+
+    /// Says once of an image that it was damaged and is whole again.
+    fn told_whole_again(&self) -> Option<String> {
+        let digest = self.lock_prepared().as_ref()?.digest();
+        let how = self.images.damage(digest)?;
+        let is_new = self.told_whole.locked().replace(digest) != Some(digest);
+        is_new.then(|| {
+            format!("its image {digest} was damaged on the disk ({how}), and was made anew by the same digest")
         })
     }
 
@@ -434,6 +451,10 @@ impl Workload for ContainerWorkload {
 
     fn start(&self, log: LogRing) -> Step<'_, anyhow::Result<Box<dyn Running>>> {
         Box::pin(self.run(log))
+    }
+
+    fn remark(&self) -> Option<String> {
+        self.told_whole_again()
     }
 
     fn lives_on(&self) -> Option<u32> {

@@ -26,6 +26,10 @@ pub enum Signal {
 pub trait Workload: Send + Sync + 'static {
     /// Prepares the parts that take long and may fail for a while: the image, the filesystem.
     fn prepare(&self) -> Step<'_, anyhow::Result<()>>;
+    /// Says once what the preparation has found that people should know; the event of the start carries it.
+    fn remark(&self) -> Option<String> {
+        None
+    }
     /// Prepares a restart by an operator while the workload runs on, for example by pulling another image of the same name.
     fn renew(&self) -> Step<'_, anyhow::Result<()>> {
         Box::pin(async { Ok(()) })

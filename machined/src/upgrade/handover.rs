@@ -6,17 +6,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
-use serde::de::DeserializeOwned;
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 
+use super::evidence::Evidence;
 use super::failed::FailedImages;
 use super::floor::Floor;
 use super::origin::ReleaseOrigin;
+use super::other_form::if_readable;
 use super::written::WrittenImage;
 use crate::base::{Exit, sealed_json};
 use crate::containers::{ImageDigests, InForce, Updates};
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
+use crate::oci::Unjudged;
 use crate::pins::PinRecord;
 use crate::store::event_log::ActorId;
 use crate::trust::{Granted, OwnCertificates, PinnedKey};
@@ -60,6 +62,13 @@ pub struct PendingUpgrade {
     /// The fingerprint of the key by whose signature a rule for images allowed the image; none if no rule asked for a signature.
     #[serde(default, deserialize_with = "if_readable")]
     pub signed_by: Option<Digest>,
+    /// The signatures of the image, for rules that name another key later. Versions before do not note them.
+    #[serde(
+        default,
+        deserialize_with = "if_readable",
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub signatures: Option<Unjudged>,
 }
 
 impl PendingUpgrade {
@@ -68,6 +77,31 @@ impl PendingUpgrade {
         let index = self.index.as_ref().and_then(|index| index.parse().ok());
         let digest = self.digest.parse().ok()?;
         Some(ImageDigests { digest, index })
+    }
+
+    /// Returns the upgrade that brought a version, as far as the table of the versions on the disk knows it.
+    pub fn of_installed(origin: &ReleaseOrigin, evidence: &Evidence) -> Self {
+        PendingUpgrade {
+            image: origin.image.clone(),
+            digest: origin.digest.to_string(),
+            index: evidence.index.map(|index| index.to_string()),
+            to: origin.version.clone(),
+            created: origin.created.clone(),
+            written: evidence.written.clone(),
+            signed_by: evidence.signed_by,
+            signatures: evidence.signatures.clone(),
+            ..PendingUpgrade::default()
+        }
+    }
+
+    /// Returns what rules and keys of later judge the new version by.
+    pub fn evidence(&self) -> Evidence {
+        Evidence {
+            index: self.index.as_ref().and_then(|index| index.parse().ok()),
+            written: self.written.clone(),
+            signed_by: self.signed_by,
+            signatures: self.signatures.clone(),
+        }
     }
 
     /// Returns the image that the new version comes from; None if it is unknown.
@@ -139,25 +173,6 @@ pub struct Handover {
     /// Fields of another version: one on trial leaves them to the version before as it received them.
     #[serde(flatten)]
     pub of_another_version: serde_json::Map<String, serde_json::Value>,
-}
-
-/// Reads a field whose loss does no harm. If another version has given it another form it is empty: the rest of the hand-over must not be lost
-/// over that.
-///
-/// # Errors
-/// It is no JSON.
-fn if_readable<'de, T: DeserializeOwned + Default, D: Deserializer<'de>>(
-    from: D,
-) -> Result<T, D::Error> {
-    let given = serde_json::Value::deserialize(from)?;
-    // The error could show parts of a key.
-    Ok(serde_json::from_value(given).unwrap_or_else(|_| {
-        let part = std::any::type_name::<T>();
-        tracing::warn!(
-            "the hand-over has a part in the form of another version, which is left out: {part}"
-        );
-        T::default()
-    }))
 }
 
 impl Handover {

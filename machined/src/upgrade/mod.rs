@@ -3,6 +3,7 @@
 
 mod check;
 mod error;
+mod evidence;
 mod failed;
 mod floor;
 mod gate;
@@ -12,6 +13,7 @@ mod image_trust;
 pub mod installer;
 mod installer_output;
 mod origin;
+mod other_form;
 mod prepared;
 mod progress_sink;
 mod record;
@@ -29,6 +31,7 @@ mod wrong_tag;
 
 pub use check::{Candidate, INSTALLER_FILES, Plan, Refusal, Resources, Room, Route, check};
 pub use error::{UpgradeError, UpgradeMode, UpgradeRequest};
+pub use evidence::Evidence;
 pub use failed::FailedImages;
 pub use floor::{Floor, FloorInForce};
 pub use gate::{Gate, GateProbe, Steady};

@@ -7,6 +7,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use super::evidence::Evidence;
 use crate::base::whole_file;
 use crate::state_partition::RELEASE_ORIGINS;
 use crate::store::Resource;
@@ -56,19 +57,30 @@ struct Installed {
     uki: String,
     #[serde(flatten)]
     origin: ReleaseOrigin,
+    #[serde(flatten)]
+    evidence: Evidence,
 }
 
 impl ReleaseOrigins {
     /// Returns the origin of the version with this UKI.
     pub fn of(&self, uki: &str) -> Option<&ReleaseOrigin> {
+        Some(self.installed(uki)?.0)
+    }
+
+    /// Returns the origin of the version with this UKI, and what rules and keys judge it by.
+    pub fn installed(&self, uki: &str) -> Option<(&ReleaseOrigin, &Evidence)> {
         let installed = self.0.iter().find(|installed| installed.uki == uki)?;
-        Some(&installed.origin)
+        Some((&installed.origin, &installed.evidence))
     }
 
     /// Notes where the version with this UKI came from; drops the oldest if there are too many.
-    pub fn note(&mut self, uki: String, origin: ReleaseOrigin) {
+    pub fn note(&mut self, uki: String, origin: ReleaseOrigin, evidence: Evidence) {
         self.0.retain(|installed| installed.uki != uki);
-        self.0.push(Installed { uki, origin });
+        self.0.push(Installed {
+            uki,
+            origin,
+            evidence,
+        });
         let surplus = self.0.len().saturating_sub(REMEMBERED);
         self.0.drain(..surplus);
     }
@@ -92,6 +104,8 @@ impl ReleaseOrigins {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::oci::ImageConfig;
+    use crate::upgrade::written::WrittenImage;
 
     fn origin(version: &str) -> ReleaseOrigin {
         ReleaseOrigin {
@@ -102,23 +116,61 @@ mod tests {
         }
     }
 
+    fn note(origins: &mut ReleaseOrigins, uki: &str, version: &str) {
+        origins.note(uki.to_owned(), origin(version), Evidence::default());
+    }
+
     #[test]
     fn a_version_is_known_by_its_uki() {
         let state = tempfile::tempdir().unwrap();
         let mut origins = ReleaseOrigins::load(state.path()).unwrap();
         assert_eq!(origins.of("a"), None);
-        origins.note("a".to_owned(), origin("v0.1.0"));
-        origins.note("b".to_owned(), origin("v0.2.0"));
-        origins.note("a".to_owned(), origin("v0.3.0"));
+        note(&mut origins, "a", "v0.1.0");
+        note(&mut origins, "b", "v0.2.0");
+        note(&mut origins, "a", "v0.3.0");
         origins.save(state.path()).unwrap();
         let mut loaded = ReleaseOrigins::load(state.path()).unwrap();
         assert_eq!(loaded, origins);
         assert_eq!(loaded.of("a"), Some(&origin("v0.3.0")));
         for number in 1..REMEMBERED {
-            loaded.note(number.to_string(), origin("v0.4.0"));
+            note(&mut loaded, &number.to_string(), "v0.4.0");
         }
         assert_eq!(loaded.of("b"), None, "the oldest is forgotten");
         assert!(loaded.of("a").is_some());
+    }
+
+    /// With them a rollback is judged while the image and its registry are gone.
+    #[test]
+    fn a_version_keeps_what_rules_and_keys_judge_it_by() {
+        let state = tempfile::tempdir().unwrap();
+        let evidence = Evidence {
+            index: Some(Digest::of(b"index")),
+            written: WrittenImage::of(&ImageConfig::default()),
+            signed_by: Some(Digest::of(b"key")),
+            signatures: None,
+        };
+        let mut origins = ReleaseOrigins::default();
+        origins.note("a".to_owned(), origin("v0.1.0"), evidence.clone());
+        origins.save(state.path()).unwrap();
+        let loaded = ReleaseOrigins::load(state.path()).unwrap();
+        let known = loaded.installed("a");
+        assert_eq!(known, Some((&origin("v0.1.0"), &evidence)));
+    }
+
+    #[test]
+    fn the_table_of_another_version_is_read() {
+        let state = tempfile::tempdir().unwrap();
+        let file = state.path().join(RELEASE_ORIGINS.name);
+        let digest = Digest::of(b"v0.1.0");
+        for of_another in ["", r#","signed_by":{"keys":[]},"signatures":7,"new":1"#] {
+            let table = format!(
+                r#"[{{"uki":"a","version":"v0.1.0","image":"r.io/installer:v0.1.0","digest":"{digest}"{of_another}}}]"#
+            );
+            std::fs::write(&file, table).unwrap();
+            let loaded = ReleaseOrigins::load(state.path()).unwrap();
+            let known = (&origin("v0.1.0"), &Evidence::default());
+            assert_eq!(loaded.installed("a"), Some(known), "{of_another}");
+        }
     }
 
     #[test]

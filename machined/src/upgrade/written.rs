@@ -73,6 +73,23 @@ impl RootfsTrust {
         self.check(version, &rootfs, signature.map(String::as_str))?;
         self.check_image(version, image)
     }
+
+    /// Checks a version that is written already and that the firmware starts: under Secure Boot it judges the UKI itself, so only what it has
+    /// revoked is refused here. A version that it does not start must not become the one that every boot begins with.
+    ///
+    /// # Errors
+    /// A key of the config has to have signed it, and none has; or the firmware has revoked it.
+    pub fn check_boot(
+        &self,
+        version: &str,
+        written: Option<&WrittenImage>,
+    ) -> Result<Starts, Untrusted> {
+        match (self.check_written(version, written), self.demand) {
+            (Err(revoked @ Untrusted::Revoked { .. }), _) => Err(revoked),
+            (Err(_), Demand::BySecureBoot) => Ok(Starts::ThroughFirmware),
+            (checked, _) => checked,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -82,7 +99,7 @@ mod tests {
     use crate::boot_loader::SecureBoot;
     use crate::upgrade::rootfs_trust::signer_for_tests::Signer;
     use crate::values::Digest;
-    use instar_pki::installer_signature::{self, LABEL, PROGRAM};
+    use instar_pki::installer_signature::{self, LABEL, PROGRAM, UKI_LABEL};
 
     /// An image whose root filesystem one key has signed, and whose whole another may have.
     fn image(of_rootfs: Option<&Signer>, of_all: Option<&Signer>) -> ImageConfig {
@@ -140,6 +157,44 @@ mod tests {
         let trust = RootfsTrust::of(SecureBoot::Off, &keys);
         let judged = trust.check_written("v0.3.0", signed.as_ref());
         assert!(matches!(judged, Err(Untrusted::Other { .. })), "{judged:?}");
+    }
+
+    #[test]
+    fn the_firmware_judges_what_it_starts_unless_it_has_revoked_it() {
+        let (owner, stranger) = (Signer::new(), Signer::new());
+        let (good, revoked) = (Digest::of(b"good"), Digest::of(b"revoked"));
+        let signed = |uki: Digest| {
+            let mut config = image(Some(&owner), None);
+            config.labels.insert(UKI_LABEL.to_owned(), uki.hex());
+            let statement = installer_signature::statement(&config.labels, &config.layers);
+            let signature = owner.sign(&statement.unwrap());
+            config.labels.insert(LABEL.to_owned(), signature);
+            recorded(Some(&config))
+        };
+        let unsigned = recorded(Some(&image(None, None)));
+        let by_firmware = |key: &Signer| SecureBoot::On {
+            keys: vec![key.key.clone()],
+            revoked: vec![revoked],
+        };
+        let keys = [owner.key.clone()];
+        for (written, off, with_keys, on, on_by_another) in [
+            (signed(good), true, true, true, true),
+            (signed(revoked), true, true, false, true),
+            (unsigned, true, false, true, true),
+            (None, true, false, true, true),
+        ] {
+            for (state, keys, is_taken) in [
+                (SecureBoot::Off, &[][..], off),
+                (SecureBoot::Off, &keys, with_keys),
+                (by_firmware(&owner), &[], on),
+                // Its labels could be anybody's.
+                (by_firmware(&stranger), &[], on_by_another),
+            ] {
+                let trust = RootfsTrust::of(state, keys);
+                let judged = trust.check_boot("v0.2.0", written.as_ref());
+                assert_eq!(judged.is_ok(), is_taken, "{trust:?}: {judged:?}");
+            }
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::Progress;
 use super::attempt::Attempt;
 use super::error::PullError;
+use super::lost_blobs;
 use super::source::Source;
 use crate::manifest::Layer;
 use crate::registry::ResolvedImage;
@@ -78,7 +79,7 @@ pub(crate) async fn unpack(
     progress: &(dyn Fn(Progress) + Send + Sync),
 ) -> Result<PulledImage, PullError> {
     let reference = &image.reference;
-    if let Some(pulled) = here(image, store).await? {
+    if let Some(pulled) = here(source, image, store).await? {
         return Ok(pulled);
     }
     let total = image.download_bytes();
@@ -96,7 +97,7 @@ pub(crate) async fn unpack(
     };
     // Another pull may have brought it while this one waited.
     if turn.is_some()
-        && let Some(pulled) = here(image, store).await?
+        && let Some(pulled) = here(source, image, store).await?
     {
         return Ok(pulled);
     }
@@ -143,8 +144,9 @@ pub(crate) async fn unpack(
     }
 }
 
-/// The image if the store has it whole, under its new name.
+/// The image if the store has it whole, under its new name. Blobs that it has lost are fetched.
 async fn here(
+    source: Source<'_>,
     image: &Verified<ResolvedImage>,
     store: &ImageStore,
 ) -> Result<Option<PulledImage>, PullError> {
@@ -153,10 +155,13 @@ async fn here(
         return Ok(None);
     };
     let named = name_again(image, pulled, store);
-    let named = named.map_err(|source| PullError::Store {
+    let named = named.map_err(|error| PullError::Store {
         reference: reference.clone(),
-        source,
+        source: error,
     })?;
+    if !matches!(source, Source::Nowhere) {
+        lost_blobs::fetch(source, image, &named, store).await;
+    }
     Ok(Some(named))
 }
 
@@ -306,6 +311,7 @@ pub(crate) async fn usable(
             tracing::error!(
                 "{name}: the image {digest} is damaged on the disk and is removed: {how}"
             );
+            store.note_damage(digest, how);
             store.remove_damaged(digest).await.map_err(stored)?;
             Ok(None)
         }

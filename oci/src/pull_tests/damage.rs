@@ -345,3 +345,66 @@ async fn a_damaged_record_costs_no_layer() {
     store.remove(digest).await.unwrap();
     assert_eq!(fs::read_dir(&blobs).unwrap().count(), 0);
 }
+
+/// Its files are whole, so nothing is unpacked: it would neither be made again without its registry, nor go to another machine.
+#[tokio::test]
+async fn a_pull_brings_back_the_blobs_that_an_image_has_lost_and_those_alone() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE)), layer("b", &noise(SIZE / 2))];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &name).await;
+    let blobs = directory.path().join("blobs/sha256");
+    let of_layer = |at: usize| {
+        let digest = instar_values::Digest::of(&layers[at].1);
+        blobs.join(digest.hex())
+    };
+    let manifest = blobs.join(image.digest().hex());
+    // The blob that is whole here is not to be fetched.
+    fs::remove_file(registry.blob(&layers[0].1)).unwrap();
+    for lost in [&of_layer(1), &manifest] {
+        let content = fs::read(lost).unwrap();
+        fs::remove_file(lost).unwrap();
+        assert_eq!(pull(&puller, &store, &name).await, image);
+        assert_eq!(fs::read(lost).unwrap(), content);
+    }
+    // A transfer that was cut off before, and of which the disk has damaged the beginning.
+    let partial = directory.path().join("blobs/partial");
+    let content = fs::read(of_layer(1)).unwrap();
+    fs::remove_file(of_layer(1)).unwrap();
+    let half = partial.join(of_layer(1).file_name().unwrap());
+    fs::write(&half, vec![0; content.len() / 2]).unwrap();
+    pull(&puller, &store, &name).await;
+    assert_eq!(fs::read(of_layer(1)).unwrap(), content);
+    // One that its registry does not have stays lost, and the image is here all the same.
+    fs::remove_file(of_layer(0)).unwrap();
+    assert_eq!(pull(&puller, &store, &name).await, image);
+    assert!(!of_layer(0).exists());
+}
+
+#[tokio::test]
+async fn the_store_says_how_an_image_was_damaged_until_and_after_it_is_whole_again() {
+    let registry = Registry::start();
+    let layers = [layer("a", &noise(SIZE))];
+    registry.push("v1", "amd64", &layers).await;
+    let puller = puller(registry.settings());
+    let name = registry.reference(":v1");
+    let (directory, store) = store();
+    let image = pull(&puller, &store, &name).await;
+    let digest = image.digest();
+    assert_eq!(store.damage(digest), None);
+    flip(&image.rootfs().join("a"), 5);
+    let blob = instar_values::Digest::of(&layers[0].1).hex();
+    fs::remove_file(directory.path().join("blobs/sha256").join(blob)).unwrap();
+    let store = next_boot(&directory);
+    assert_eq!(puller.whole(&name, digest, &store).await.unwrap(), None);
+    let how = Some("/a is not as it was unpacked".to_owned());
+    assert_eq!(store.damage(digest), how);
+    // The next start finds no image, and knows why.
+    assert!(next_boot(&directory).damage(digest).is_some());
+    pull(&puller, &store, &name).await;
+    assert_eq!(store.damage(digest), how);
+    assert_eq!(next_boot(&directory).damage(digest), None);
+}

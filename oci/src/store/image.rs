@@ -66,7 +66,7 @@ impl fmt::Debug for Hold {
 
 impl PulledImage {
     /// The blobs that its record says it was made from.
-    pub(super) fn noted_blobs(&self) -> &BTreeSet<Digest> {
+    pub(crate) fn noted_blobs(&self) -> &BTreeSet<Digest> {
         &self.record.blobs
     }
 
@@ -127,6 +127,16 @@ impl PulledImage {
     /// The signatures that came with it and that no rule has asked for. A record that cannot be read is none.
     pub(crate) fn unjudged(&self) -> Unjudged {
         kept_proofs::read_unjudged(&self.directory)
+    }
+
+    /// All signatures that are kept with it, those that it was verified by first. Waits for the disk.
+    pub fn signatures(&self) -> Unjudged {
+        let mut all = Unjudged::default();
+        for proof in self.proofs().iter() {
+            all.add(&Unjudged::of_proof(proof));
+        }
+        all.add(&self.unjudged());
+        all
     }
 
     /// The fingerprints of the keys that it was verified by, newest first. Only [`Policy::admit`](crate::Policy::admit) says

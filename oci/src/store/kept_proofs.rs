@@ -178,6 +178,11 @@ impl LeftProofs {
         Ok(files)
     }
 
+    /// Whether the blobs of an image are kept until it is made again.
+    pub(super) fn has_blobs_of(&self, image: Digest) -> bool {
+        self.path_of_blobs(image).exists()
+    }
+
     /// Forgets the blobs of an image: it is here.
     pub(super) fn forget_blobs(&self, image: Digest) -> Result<(), StoreError> {
         remove_file(&self.path_of_blobs(image))

@@ -32,6 +32,8 @@ impl ImageStore {
                     tracing::error!(
                         "the image {digest} is damaged on the disk and is removed: its record cannot be read"
                     );
+                    let how = "its record cannot be read".to_owned();
+                    state.damaged.insert(digest, how);
                     // Without its manifest it is not made again from blobs.
                     let blobs = self.blobs_by_manifest(digest).unwrap_or_default();
                     let left = self.shared.left_proofs.take_over(digest, &path, &blobs);

@@ -49,6 +49,20 @@ impl Policy {
         self.admit_by(name, image, digest, &kept)
     }
 
+    /// Judges an image that may be gone, by the signatures that were kept of it.
+    ///
+    /// # Errors
+    /// The rule, and what was found instead.
+    pub fn allows(
+        &self,
+        name: &ImageReference,
+        digest: Digest,
+        kept: &Unjudged,
+    ) -> Result<(), Box<Refusal>> {
+        let kept = (Proofs::default(), kept.clone());
+        self.admit_by(name, (), digest, &kept).map(drop)
+    }
+
     /// Admits an image that was resolved from the store's blobs, by proofs and signatures that are kept for it.
     ///
     /// # Errors

@@ -52,4 +52,5 @@ pub use policy::{Policy, RuleName, Verdict};
 pub use proof::Proof;
 pub use refusal::{Refusal, VerificationError};
 pub use signature::{NotASignature, Signature};
+pub use unjudged::Unjudged;
 pub use verified::{Basis, Verified, VerifiedImage};

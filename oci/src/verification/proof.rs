@@ -78,6 +78,11 @@ impl Proof {
         }
     }
 
+    /// The index with the image, if the index is what was signed.
+    pub(super) fn index(&self) -> Option<&Index> {
+        self.index.as_ref()
+    }
+
     /// Its signature.
     pub(super) fn signature(&self) -> &Signature {
         &self.signature

@@ -19,6 +19,7 @@ use super::proof::Proof;
 use super::refusal::VerificationError;
 use super::signature::{NotASignature, Signature};
 use super::simple_signing;
+use super::unjudged::Unjudged;
 use crate::registries::{Endpoint, Patience};
 use crate::registry::{
     Document, RESOLVE, RegistryClient, RegistryError, RequestError, ResolvedImage,
@@ -86,7 +87,7 @@ impl RegistryClient {
                     image: image.digest(),
                     index: image.index.as_deref(),
                 },
-                key,
+                aim: Aim::Proof(key),
                 findings: &mut findings,
                 seen: BTreeSet::new(),
                 requests: 0,
@@ -120,6 +121,46 @@ impl RegistryClient {
         }
         Ok(Err(findings))
     }
+
+    /// Finds the signatures of an image by whomever, for rules of later; as many as are kept. An endpoint that fails gives none.
+    pub(crate) async fn find_signatures(&self, image: &ResolvedImage) -> Unjudged {
+        let (mut found, mut findings) = (Unjudged::default(), Findings::default());
+        let mut round = self.round(&image.reference);
+        while let Some(turn) = round.turn() {
+            let mut search = Search {
+                client: self,
+                endpoint: &turn.endpoint,
+                reference: &image.reference,
+                subject: Subject {
+                    image: image.digest(),
+                    index: image.index.as_deref(),
+                },
+                aim: Aim::All(&mut found),
+                findings: &mut findings,
+                seen: BTreeSet::new(),
+                requests: 0,
+                failed: None,
+                silences: 0,
+            };
+            let searched = timeout(RESOLVE, search.run()).await;
+            let failed = match searched {
+                Ok(_) => search.failed.take(),
+                Err(_) => Some(RequestError::Late),
+            };
+            if let Some(error) = failed {
+                round.failed(turn, error);
+            }
+        }
+        found
+    }
+}
+
+/// What is searched for.
+enum Aim<'a> {
+    /// A proof by this key: the first one ends the search.
+    Proof(&'a PublicKey),
+    /// All signatures that are about the image.
+    All(&'a mut Unjudged),
 }
 
 /// A search at one endpoint.
@@ -128,7 +169,7 @@ struct Search<'a> {
     endpoint: &'a Endpoint,
     reference: &'a ImageReference,
     subject: Subject<'a>,
-    key: &'a PublicKey,
+    aim: Aim<'a>,
     findings: &'a mut Findings,
     /// The manifests of lists that were looked at.
     seen: BTreeSet<Digest>,
@@ -233,7 +274,13 @@ impl Search<'_> {
     }
 
     fn judge(&mut self, signature: Signature) -> Option<Proof> {
-        self.findings.judge(signature, self.key, &self.subject)
+        match &mut self.aim {
+            Aim::Proof(key) => self.findings.judge(signature, key, &self.subject),
+            Aim::All(found) => {
+                found.add(&Unjudged::about(&self.subject, [signature]));
+                None
+            }
+        }
     }
 
     fn readable<T>(&mut self, read: Result<T, NotASignature>) -> Option<T> {

@@ -1,10 +1,11 @@
-//! Signatures that came with an image and that no rule has asked for: a rule of tomorrow may, where no registry is.
+//! Signatures that came with an image and that no rule has asked for: a rule of tomorrow may, where no registry is. They are kept with the
+//! image, or with the version that its installer has written.
 
 use instar_values::Digest;
 use serde::{Deserialize, Serialize};
 
 use super::findings::Subject;
-use super::proof::Index;
+use super::proof::{Index, Proof};
 use super::signature::Signature;
 
 /// Limit on the signatures that an image keeps: anyone can add some to a bundle.
@@ -17,7 +18,7 @@ const LARGEST_SIGNATURE: usize = 4 << 10;
 /// Signatures that are kept with an image. They hold nothing until they are judged.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
-pub(crate) struct Unjudged {
+pub struct Unjudged {
     /// Oldest first.
     signatures: Vec<Signature>,
     /// The index with the image, if its name pointed to one: it may be what was signed.
@@ -47,8 +48,28 @@ impl Unjudged {
         }
     }
 
+    /// The signature that an image was verified by, as one that is judged again.
+    pub(crate) fn of_proof(proof: &Proof) -> Self {
+        Unjudged {
+            signatures: vec![proof.signature().clone()],
+            index: proof.index().cloned(),
+        }
+    }
+
+    /// The oldest of them that have at most so many bytes together, with the index, as JSON.
+    #[must_use]
+    pub fn within(mut self, bytes: usize) -> Self {
+        while !self.is_empty() && write(&self).map_or(usize::MAX, |json| json.len()) > bytes {
+            self.signatures.pop();
+        }
+        match self.is_empty() {
+            true => Unjudged::default(),
+            false => self,
+        }
+    }
+
     /// Whether there is none.
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.signatures.is_empty()
     }
 
@@ -70,7 +91,7 @@ impl Unjudged {
 
     /// Adds newer ones where there is room; returns whether anything has changed. The older ones and their index stay: else whoever brings the
     /// image again could take its signatures away from it.
-    pub(crate) fn add(&mut self, newer: &Self) -> bool {
+    pub fn add(&mut self, newer: &Self) -> bool {
         let before = self.signatures.len();
         let index = self.index.as_ref().or(newer.index.as_ref()).cloned();
         // An index that is not kept proves nothing, and neither does a signature of it.
@@ -122,6 +143,22 @@ mod tests {
         let kept = Unjudged::about(&subject, all);
         assert_eq!(kept.iter().count(), MOST);
         assert_eq!(read(&write(&kept).unwrap()), Some(kept.clone()));
+    }
+
+    #[test]
+    fn a_record_keeps_no_more_than_its_room() {
+        let image = Digest::of(b"image");
+        let subject = |index| Subject { image, index };
+        let signers: Vec<_> = (0..3).map(|_| Signer::ecdsa()).collect();
+        let signed = signers.iter().map(|it| it.simple(payload(image)));
+        let all = Unjudged::about(&subject(Some(b"index")), signed.collect::<Vec<_>>());
+        let whole = write(&all).unwrap().len();
+        assert_eq!(all.clone().within(whole), all);
+        let fewer = all.clone().within(whole - 1);
+        let (first, kept): (Vec<_>, Vec<_>) =
+            (all.iter().skip(1).collect(), fewer.iter().collect());
+        assert_eq!(first, kept, "the oldest stay");
+        assert_eq!(all.within(1), Unjudged::default());
     }
 
     #[test]

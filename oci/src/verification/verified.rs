@@ -88,6 +88,14 @@ impl<T> Verified<T> {
         self.proof.as_ref()
     }
 
+    /// All signatures that are known of it here: the one that it was verified by, and those that came with it.
+    pub fn signatures(&self) -> Unjudged {
+        let proven = self.proof.as_ref().map(Unjudged::of_proof);
+        let mut all = proven.unwrap_or_default();
+        all.add(&self.unjudged);
+        all
+    }
+
     /// Signatures that came with it, and that nobody has judged.
     pub(crate) fn unjudged(&self) -> &Unjudged {
         &self.unjudged

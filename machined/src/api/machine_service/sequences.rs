@@ -8,7 +8,7 @@ use super::{MachineApi, Reply};
 use crate::api::changing::busy;
 use crate::api::{caller, changing, reset, upgrade_request};
 use crate::base::error_chain::chain;
-use crate::sequences::{self, Urgency};
+use crate::sequences::{self, RollbackBy, Urgency};
 
 pub(super) async fn upgrade(
     api: &MachineApi,
@@ -105,9 +105,11 @@ pub(super) async fn rollback(
     let metadata = caller::reply_metadata(request.metadata());
     tracing::warn!("rollback asked for by {}", caller::peer(&request));
     let machine = api.machine.clone();
-    let force = request.get_ref().force;
+    let by = RollbackBy::Person {
+        force: request.get_ref().force,
+    };
     changing::to_its_end(async move {
-        let started = sequences::rollback(&machine, force).await;
+        let started = sequences::rollback(&machine, by).await;
         started.map_err(|error| Status::failed_precondition(chain(&error)))
     })
     .await?;

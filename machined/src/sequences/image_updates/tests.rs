@@ -170,6 +170,7 @@ fn workload(
         cgroup: Cgroup::for_container("web", true).unwrap().into(),
         keeps: Box::new(|| true),
         prepared: None.into(),
+        told_whole: None.into(),
     }
 }
 

@@ -4,14 +4,13 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_esp::EntryName;
+use instar_esp::{Entry, EntryName};
 
 use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
 use crate::boot_loader::{self, Booted, Medium, MountedEsp, RefusedEntry, When};
 use crate::machine::Machine;
 use crate::upgrade::RunningSystem;
-use crate::values::Version;
 
 /// The kernel modules for the EFI system partition's filesystem.
 const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
@@ -138,11 +137,11 @@ pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> a
     blocking(move || Ok(boot_loader::forget(&efi, order)?)).await
 }
 
-/// Returns the other version that was healthy once.
+/// Returns the entry of the other version that was healthy once.
 pub(in crate::sequences) async fn other(
     running: &RunningSystem,
     installed: &Installed,
-) -> anyhow::Result<Version> {
+) -> anyhow::Result<Entry> {
     let efi = installed.efi.clone();
     let from = RefusedEntry {
         booted: installed.booted,

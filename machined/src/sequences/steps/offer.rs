@@ -10,12 +10,15 @@ use crate::image_collection;
 use crate::machine::Machine;
 use crate::oci::verification::Basis;
 use crate::oci::{
-    ImageConfig, ImageStore, PullError, Puller, ResolvedImage, StoreError, Verified, VerifiedImage,
+    ImageConfig, ImageStore, PullError, PulledImage, Puller, ResolvedImage, StoreError, Unjudged,
+    Verified, VerifiedImage,
 };
 use crate::values::{Digest, ImageReference};
 
 /// Timeout for a registry whose image is in the store already.
 const LOOK_UP: Duration = Duration::from_secs(10);
+/// Size limit of the signatures that the record of a version keeps, in bytes: eight usual ones have 10 KiB.
+const MOST_SIGNATURES: usize = 64 << 10;
 
 /// A verified image, and where it is.
 pub enum Offer {
@@ -56,6 +59,25 @@ impl Offer {
             Basis::Signed { key, .. } => Some(*key),
             Basis::NoRule | Basis::Skipped(_) | Basis::OfFile => None,
         }
+    }
+
+    /// Its signatures, whatever the rules want, for the record of a version: a rule that names another key later judges by them, when the image
+    /// is gone and its registry away.
+    pub async fn signatures(&self, puller: &Puller) -> Unjudged {
+        let resolved = match self {
+            Offer::Here(image) => return PulledImage::signatures(image).within(MOST_SIGNATURES),
+            Offer::AtRegistry(resolved) => resolved,
+        };
+        let mut known = resolved.signatures();
+        match timeout(LOOK_UP, puller.signatures(resolved)).await {
+            Ok(found) => _ = known.add(&found),
+            Err(_) => tracing::warn!(
+                "{}: its registry named no more signatures within {} s; rules of later may have to ask it again",
+                resolved.reference,
+                LOOK_UP.as_secs()
+            ),
+        }
+        known.within(MOST_SIGNATURES)
     }
 
     /// Its settings and labels.

@@ -7,7 +7,9 @@ use anyhow::Context as _;
 use crate::base::blocking_io::{self, ANSWER};
 use crate::machine::Machine;
 use crate::sequences::steps::boot_assets::{self, Installed};
-use crate::upgrade::{Floor, FloorInForce, PendingUpgrade, ReleaseOrigin, ReleaseOrigins};
+use crate::upgrade::{
+    Evidence, Floor, FloorInForce, PendingUpgrade, ReleaseOrigin, ReleaseOrigins,
+};
 
 /// Notes that the running version is kept. `upgrade`: the upgrade that brought it, if this is its commit. What cannot be written is
 /// logged: the version runs, and is better than none.
@@ -39,7 +41,8 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
         return;
     };
     machine.store.put(ReleaseOrigin::RUNNING, origin.clone());
-    if let Err(error) = remember(machine, upgrade.boot_entry, origin).await {
+    let kept = (origin, upgrade.evidence());
+    if let Err(error) = remember(machine, upgrade.boot_entry, kept).await {
         tracing::warn!("after a reboot nobody knows which image this version came from: {error:#}");
     }
 }
@@ -60,11 +63,11 @@ async fn save_floor(machine: &Machine, replaces: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Notes which image the version of this boot entry came from.
+/// Notes which image the version of this boot entry came from, and what rules and keys of later judge it by.
 pub(in crate::sequences) async fn remember(
     machine: &Machine,
     boot_entry: Option<u32>,
-    origin: ReleaseOrigin,
+    (origin, evidence): (ReleaseOrigin, Evidence),
 ) -> anyhow::Result<()> {
     let (Some(state), Some(order)) = (state(machine), boot_entry) else {
         return Ok(());
@@ -79,10 +82,23 @@ pub(in crate::sequences) async fn remember(
             tracing::warn!("the images of versions before are forgotten: {error:#}");
             ReleaseOrigins::default()
         });
-        origins.note(uki, origin);
+        origins.note(uki, origin, evidence);
         origins.save(&state)
     })
     .await?
+}
+
+/// Returns the upgrade that brought the version with this UKI, as far as it is on record; None if nothing is.
+pub(in crate::sequences) async fn installed_by(
+    machine: &Machine,
+    uki: String,
+) -> anyhow::Result<Option<PendingUpgrade>> {
+    let Some(state) = state(machine) else {
+        return Ok(None);
+    };
+    let origins = blocking_io::within(ANSWER, move || ReleaseOrigins::load(&state)).await??;
+    let installed = origins.installed(&uki);
+    Ok(installed.map(|(origin, evidence)| PendingUpgrade::of_installed(origin, evidence)))
 }
 
 /// Finds the image that the running version came from, unless the hand-over has told it.

@@ -11,6 +11,7 @@ use instar_init_protocol::{RecvFlags, Reply, SendFlags, Welcome, receive, send};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::*;
+use crate::containers::registry_for_tests::{Pushed, SignedRegistry};
 use crate::oci::{Keeps, Policy};
 
 /// init takes names of 32 bytes; names of containers may have 63.
@@ -77,6 +78,7 @@ async fn web(directory: &Path, output: OwnedFd) -> ContainerWorkload {
         cgroup: Cgroup::for_container("web", true).unwrap().into(),
         keeps: Box::new(|| true),
         prepared: None.into(),
+        told_whole: None.into(),
     }
 }
 
@@ -183,4 +185,76 @@ async fn one_that_nobody_looks_after_is_read() {
         log.contents()
             .ends_with(b"\na line of its output\npanic: no room\n")
     );
+}
+
+/// The container of an image that a disk has damaged, in a boot that knows nothing about it yet: its files, and the blob that they were made from.
+async fn damaged(directory: &Path, registry: &SignedRegistry) -> (ContainerWorkload, Pushed) {
+    let pushed = registry.push("web:v1", "web");
+    let puller = Arc::new(registry.puller());
+    let images = || ImageStore::new(directory.join("images"), Keeps::Blobs);
+    let resolved = puller.look_up(&pushed.name).await.unwrap();
+    let pulled = puller.pull(&resolved, &images(), &Limits::default()).await;
+    fs::write(pulled.unwrap().rootfs().join("app"), "wEb").unwrap();
+    let blobs = directory.join("images/blobs/sha256");
+    fs::remove_file(blobs.join(pushed.layer.hex())).unwrap();
+    let (read, _write) = rustix::pipe::pipe().unwrap();
+    let container = ContainerWorkload {
+        images: images(),
+        puller: Box::new(move || puller.clone()),
+        ..web(directory, read).await
+    };
+    let known = ImageDigests::of_resolved(&resolved);
+    let in_force = &container.in_force;
+    in_force.set("web", &pushed.name, known).await;
+    (container, pushed)
+}
+
+#[tokio::test]
+async fn a_damaged_image_is_fetched_again_by_its_digest_in_force_and_the_start_says_so() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (container, pushed) = damaged(directory.path(), &registry).await;
+    // The name means another image by now.
+    let newer = registry.push("web:v1", "newer");
+    container.prepare().await.unwrap();
+    let image = container.lock_prepared().clone().unwrap();
+    assert_eq!(image.digest(), pushed.manifest);
+    assert_ne!(image.digest(), newer.manifest);
+    assert_eq!(fs::read(image.rootfs().join("app")).unwrap(), b"web");
+    let in_force = container.in_force.get("web", &pushed.name);
+    assert_eq!(in_force, Some(pushed.manifest));
+    let remark = container.remark().unwrap();
+    let (digest, file) = (pushed.manifest.to_string(), "/app is not as it was");
+    assert!(
+        remark.contains(&digest) && remark.contains(file),
+        "{remark}"
+    );
+    container.prepare().await.unwrap();
+    assert_eq!(container.remark(), None, "it is said once");
+}
+
+#[tokio::test]
+async fn a_damaged_image_that_nobody_gives_is_named_with_the_ways_to_bring_it() {
+    let (registry, directory) = (SignedRegistry::start(), tempfile::tempdir().unwrap());
+    let (container, pushed) = damaged(directory.path(), &registry).await;
+    registry.forget(&pushed, pushed.index);
+    registry.forget(&pushed, pushed.manifest);
+    // Each try says it, not only the one that has found it.
+    for _ in 0..2 {
+        let refused = container.prepare().await.unwrap_err();
+        let told = format!("{refused:#}");
+        for part in [
+            pushed.manifest.to_string().as_str(),
+            "damaged on the disk (/app is not as it was unpacked)",
+            "instarctl bundle upload",
+            "instarctl bundle fetch",
+        ] {
+            assert!(told.contains(part), "{part}: {told}");
+        }
+        let in_force = container.in_force.get("web", &pushed.name);
+        assert_eq!(in_force, Some(pushed.manifest));
+    }
+    // It heals by itself once it can be had.
+    registry.push("web:v1", "web");
+    container.prepare().await.unwrap();
+    assert!(container.remark().is_some());
 }
