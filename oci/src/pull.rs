@@ -109,7 +109,8 @@ impl Puller {
 
     /// The signatures of an image at its registry, by whomever: for rules of later. A registry that is away has none.
     pub async fn signatures(&self, image: &ResolvedImage) -> Unjudged {
-        self.client.find_signatures(image).await
+        // In a box: the requests of a search are large, and every upgrade has this future in itself.
+        Box::pin(self.client.find_signatures(image)).await
     }
 
     /// Resolves a name, and verifies the image.

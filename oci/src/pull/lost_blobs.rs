@@ -3,7 +3,7 @@
 
 use std::io;
 
-use futures_util::future::join;
+use futures_util::future::{BoxFuture, join};
 
 use super::source::Source;
 use crate::blobs::{Blobs, Receiving};
@@ -20,8 +20,18 @@ struct Lost {
     promise: Option<Promise>,
 }
 
-/// Fetches them. What cannot be fetched stays lost, with a line in the log: the image can be used all the same.
-pub(super) async fn fetch(
+/// Fetches them. What cannot be fetched stays lost, with a line in the log: the image can be used all the same. In a box: every pull has this
+/// future in itself, and next to none needs its transfers.
+pub(super) fn fetch<'a>(
+    source: Source<'a>,
+    image: &'a ResolvedImage,
+    pulled: &'a PulledImage,
+    store: &'a ImageStore,
+) -> BoxFuture<'a, ()> {
+    Box::pin(fetch_all(source, image, pulled, store))
+}
+
+async fn fetch_all(
     source: Source<'_>,
     image: &ResolvedImage,
     pulled: &PulledImage,
