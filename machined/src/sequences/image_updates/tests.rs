@@ -10,7 +10,7 @@ use crate::containers::{ContainerSpec, Runtime};
 use crate::machine::TrialNumber;
 use crate::sequences::image_pins::machine_for_tests::{configured, unbooted};
 use crate::services::workload_for_tests::{definition, running};
-use crate::services::{Cgroup, ContainerWorkload};
+use crate::services::{Cgroup, ContainerWorkload, Workload as _};
 
 /// The longest wait for something that has to come.
 const SOON: Duration = Duration::from_secs(60);
