@@ -24,15 +24,7 @@ pub(crate) fn tests() -> Vec<Test> {
 
 async fn readers_of_metrics_wait_for_the_next_version(scratch: Scratch) -> Outcome {
     let registry = Registry::with_both_installers_without_kernel(&scratch)?;
-    let host = registry.host_for_guest();
-    let metrics = format!(
-        "apiVersion: instar.dev/v1alpha1\nkind: MetricsConfig\nlisten: \"[::]:{METRICS_PORT}\"\nreaders: anyone\n"
-    );
-    let node = Node::plan(&scratch, &ImageUnderTest::first()?)
-        .configure(move |config| config.registry(&host).document(&metrics))
-        .forward(METRICS_PORT)
-        .boot_until_ready(PATIENCE)
-        .await?;
+    let node = with_metrics_for_anyone(&scratch, &registry).await?;
     let scrapes = Scrapes::begin(node.guest_port(METRICS_PORT)?);
     for version in ["v0.2.0", "v0.1.0"] {
         let name = registry.installer_for_guest(version);
@@ -44,6 +36,18 @@ async fn readers_of_metrics_wait_for_the_next_version(scratch: Scratch) -> Outco
     ensure!(pages > 20, "{pages} pages");
     ensure!(failed.len() <= 2 * CUT_OFF, "{failed:#?}");
     Ok(())
+}
+
+async fn with_metrics_for_anyone(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    let host = registry.host_for_guest();
+    let metrics = format!(
+        "apiVersion: instar.dev/v1alpha1\nkind: MetricsConfig\nlisten: \"[::]:{METRICS_PORT}\"\nreaders: anyone\n"
+    );
+    Node::plan(scratch, &ImageUnderTest::first()?)
+        .configure(move |config| config.registry(&host).document(&metrics))
+        .forward(METRICS_PORT)
+        .boot_until_ready(PATIENCE)
+        .await
 }
 
 /// Asks for one page after the other until it is ended.

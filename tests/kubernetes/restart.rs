@@ -114,6 +114,10 @@ async fn after_a_reboot_the_node_is_back(
     ensure!(said.code == Some(0), "{said:?}");
     println!("{}", start.times(node).await?);
     before.is_followed_by_another(node, cluster).await?;
+    its_user_brings_the_pods_back(node, cluster).await
+}
+
+async fn its_user_brings_the_pods_back(node: &Node, cluster: &Cluster) -> Outcome {
     // kubelet ended the previous pods for good, as nothing brings them back but their user.
     for name in PODS {
         let pod = cluster.pod(name)?;

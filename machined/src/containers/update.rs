@@ -357,39 +357,32 @@ mod tests {
     fn every_image_has_a_verdict() {
         let approval = |why: &str| Verdict::Approval(why.to_owned());
         let unknown = "neither tag nor labels say whether it is the same version";
+        let each = "every image of this container needs an approval";
+        let newer = "2.7.0 is another version than 2.6.2";
+        let other = "the tag 2.6.2 says version 2.6.2, and the image's label says v2.7.0";
+        let held = || Verdict::Held(other.to_owned());
+        let (old, next) = (Some("2.6.2"), Some("2.7.0"));
         let moved = || {
             let why = "the tag 2.6.2-rev1-b5.1 names one build, and the image behind it is another one now";
             Verdict::Held(why.to_owned())
         };
         for (tag, before, now, asked, expected) in [
-            (
-                "2.6.2",
-                Some("2.6.2"),
-                Some("2.6.2"),
-                false,
-                Verdict::Rebuild,
-            ),
-            ("2.6.2", None, Some("2.6.2"), false, Verdict::Rebuild),
+            ("2.6.2", old, old, false, Verdict::Rebuild),
+            ("2.6.2", None, old, false, Verdict::Rebuild),
             ("2.6.2", None, None, false, Verdict::Rebuild),
-            (
-                "2.6.2",
-                Some("2.6.2"),
-                Some("2.6.2"),
-                true,
-                approval("every image of this container needs an approval"),
-            ),
+            ("2.6.2", old, old, true, approval(each)),
             (
                 "2.6",
-                Some("2.6.2"),
+                old,
                 Some("2.6.3"),
                 false,
                 approval("2.6.3 is another version than 2.6.2"),
             ),
             // The tag may lead to any 2.6.
-            ("2.6", Some("2.6.2"), None, false, approval(unknown)),
+            ("2.6", old, None, false, approval(unknown)),
             ("2.6", None, Some("2.6.3"), false, approval(unknown)),
             ("2.6", None, None, false, approval(unknown)),
-            ("2.6", Some("2.6.2"), Some("2.6.2"), false, Verdict::Rebuild),
+            ("2.6", old, old, false, Verdict::Rebuild),
             ("2.6.2-rev1", None, None, false, Verdict::Rebuild),
             ("2.6.2-rev1-b5.1", None, None, false, moved()),
             (
@@ -399,37 +392,17 @@ mod tests {
                 true,
                 moved(),
             ),
-            (
-                "2.6.2",
-                Some("2.6.2"),
-                Some("2.7.0"),
-                false,
-                Verdict::Held(
-                    "the tag 2.6.2 says version 2.6.2, and the image's label says v2.7.0".into(),
-                ),
-            ),
-            (
-                "stable",
-                Some("2.6.2"),
-                Some("2.7.0"),
-                false,
-                approval("2.7.0 is another version than 2.6.2"),
-            ),
-            (
-                "stable",
-                Some("2.6.2"),
-                Some("2.6.2"),
-                false,
-                Verdict::Rebuild,
-            ),
+            ("2.6.2", old, next, false, held()),
+            ("stable", old, next, false, approval(newer)),
+            ("stable", old, old, false, Verdict::Rebuild),
             ("stable", None, None, false, approval(unknown)),
-            ("stable", Some("2.6.2"), None, false, approval(unknown)),
+            ("stable", old, None, false, approval(unknown)),
         ] {
             let reference = format!("r.io/app:{tag}").parse().unwrap();
-            let (old, new) = (release("a", before), release("b", now));
-            let verdict = judge(&reference, &old, &new, asked, None);
+            let (from, to) = (release("a", before), release("b", now));
+            let verdict = judge(&reference, &from, &to, asked, None);
             assert_eq!(verdict, expected, "{tag} {before:?} {now:?}");
-            let failed_before = judge(&reference, &old, &new, asked, Some("it died"));
+            let failed_before = judge(&reference, &from, &to, asked, Some("it died"));
             let expected = match expected {
                 Verdict::Held(_) => expected,
                 _ => approval("it failed here: it died"),

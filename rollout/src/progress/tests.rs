@@ -195,16 +195,21 @@ fn facts_lead_to_the_next_step() {
             forgiven: false,
             step: step.clone(),
         };
-        let next = match observed(&entry, &fact, &target(), Seconds(60), NOW) {
-            None => "=",
-            Some(Step::Updated { .. }) => "updated",
-            Some(Step::Failed { .. }) => "failed",
-            Some(Step::Returned { .. }) => "returned",
-            Some(Step::Stuck { .. }) => "stuck",
-            Some(Step::Left { .. }) => "left",
-            Some(other) => panic!("{other:?}"),
-        };
+        let next = named(observed(&entry, &fact, &target(), Seconds(60), NOW));
         assert_eq!(next, expected, "{step:?} with {fact:?}");
+    }
+}
+
+/// The name of a step that a fact leads to; `=` if it leads to none.
+fn named(next: Option<Step>) -> &'static str {
+    match next {
+        None => "=",
+        Some(Step::Updated { .. }) => "updated",
+        Some(Step::Failed { .. }) => "failed",
+        Some(Step::Returned { .. }) => "returned",
+        Some(Step::Stuck { .. }) => "stuck",
+        Some(Step::Left { .. }) => "left",
+        Some(other) => panic!("{other:?}"),
     }
 }
 

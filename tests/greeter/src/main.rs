@@ -123,6 +123,11 @@ fn main() -> ExitCode {
     };
     let seconds = arguments.next().and_then(|seconds| seconds.parse().ok());
     end_in_order(Duration::from_secs(seconds.unwrap_or(0)), arguments.next());
+    greet(&port)
+}
+
+/// Greets whoever connects to the port.
+fn greet(port: &str) -> ExitCode {
     let listener = match TcpListener::bind(format!("0.0.0.0:{port}")) {
         Ok(listener) => listener,
         Err(error) => {
