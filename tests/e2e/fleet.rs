@@ -30,8 +30,9 @@ const UNLUCKY: &str = "unlucky";
 /// Two more builds of it: one that each machine gets by itself, and one that they get in a rollout.
 const ALONE: &str = "alone";
 const TOGETHER: &str = "together";
-/// How long a rollout may take, against the upgrades of its machines one by one.
-const LONGEST: f64 = 1.2;
+/// How long a rollout may take, against the upgrades of its machines one by one. Both are times of the host, which does other work as well, so a rollout
+/// that pauses between its machines is to be found, and no tenth of a second (docs/fleets.md tells the measured figure).
+const LONGEST: f64 = 2.0;
 /// Limit on the test: machines boot side by side, and upgrade fourteen times.
 const LIFETIME: Duration = Duration::from_secs(1500);
 /// `instarctl`'s exit code.
