@@ -79,21 +79,8 @@ impl RegistryClient {
         let mut round = self.round(&image.reference);
         while let Some(turn) = round.turn() {
             let before = findings.clone();
-            let mut search = Search {
-                client: self,
-                endpoint: &turn.endpoint,
-                reference: &image.reference,
-                subject: Subject {
-                    image: image.digest(),
-                    index: image.index.as_deref(),
-                },
-                aim: Aim::Proof(key),
-                findings: &mut findings,
-                seen: BTreeSet::new(),
-                requests: 0,
-                failed: None,
-                silences: 0,
-            };
+            let mut search =
+                Search::new(self, &turn.endpoint, image, Aim::Proof(key), &mut findings);
             let found = timeout(RESOLVE, search.run()).await;
             let failed = search.failed.take();
             let failed = match found {
@@ -127,21 +114,13 @@ impl RegistryClient {
         let (mut found, mut findings) = (Unjudged::default(), Findings::default());
         let mut round = self.round(&image.reference);
         while let Some(turn) = round.turn() {
-            let mut search = Search {
-                client: self,
-                endpoint: &turn.endpoint,
-                reference: &image.reference,
-                subject: Subject {
-                    image: image.digest(),
-                    index: image.index.as_deref(),
-                },
-                aim: Aim::All(&mut found),
-                findings: &mut findings,
-                seen: BTreeSet::new(),
-                requests: 0,
-                failed: None,
-                silences: 0,
-            };
+            let mut search = Search::new(
+                self,
+                &turn.endpoint,
+                image,
+                Aim::All(&mut found),
+                &mut findings,
+            );
             let searched = timeout(RESOLVE, search.run()).await;
             let failed = match searched {
                 Ok(_) => search.failed.take(),
@@ -178,6 +157,33 @@ struct Search<'a> {
     failed: Option<RequestError>,
     /// The last requests in a row that had no answer.
     silences: usize,
+}
+
+impl<'a> Search<'a> {
+    /// A search that has not asked for anything yet.
+    fn new(
+        client: &'a RegistryClient,
+        endpoint: &'a Endpoint,
+        image: &'a ResolvedImage,
+        aim: Aim<'a>,
+        findings: &'a mut Findings,
+    ) -> Self {
+        Search {
+            client,
+            endpoint,
+            reference: &image.reference,
+            subject: Subject {
+                image: image.digest(),
+                index: image.index.as_deref(),
+            },
+            aim,
+            findings,
+            seen: BTreeSet::new(),
+            requests: 0,
+            failed: None,
+            silences: 0,
+        }
+    }
 }
 
 impl Search<'_> {
