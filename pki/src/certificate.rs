@@ -11,7 +11,7 @@ use crate::key::{KeyError, PrivateKey, random};
 /// The validity of a node's or a client's certificate begins this long before it is made: the clocks of nodes and clients may be hours apart, and nobody
 /// may have to wait for that. Not longer: a node of before this version asks for its next certificate at the middle of its validity, which has to come
 /// well after now.
-const CLOCK_TOLERANCE: Duration = Duration::from_secs(12 * 3600);
+pub const CLOCK_TOLERANCE: Duration = Duration::from_secs(12 * 3600);
 /// The same of an authority: a machine without a clock starts from there ([`crate::validity`]), so it has to be near to when it was made.
 const AUTHORITY_TOLERANCE: Duration = Duration::from_secs(600);
 

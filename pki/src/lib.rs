@@ -25,7 +25,7 @@ mod signature;
 mod signed_part;
 
 pub use authority::{AuthorityError, CertificateAuthority, IssuedCertificate};
-pub use certificate::{SubjectName, ValidityError};
+pub use certificate::{CLOCK_TOLERANCE, SubjectName, ValidityError};
 pub use kept::{KeptError, names_public_key, server_names, validity};
 pub use key::{KeyError, PrivateKey};
 pub use peer::{PeerError, client_roles, fingerprint_of, public_key_fingerprint};
