@@ -30,7 +30,7 @@ use crate::status;
 use crate::store::MachineStage;
 use crate::upgrade::{
     Candidate, EspForInstaller, Evidence, ProgressSink, ReleaseOrigin, Resources, Unpacked,
-    WrittenImage, WrongTag, check, created, installer,
+    WrongTag, check, created, installer,
 };
 use crate::values::ImageReference;
 
@@ -253,13 +253,7 @@ async fn download(machine: &Machine, reference: &ImageReference) -> anyhow::Resu
         digest,
         created: created(config.created.as_deref()),
     };
-    let signatures = offer.signatures(&puller).await;
-    let evidence = Evidence {
-        index: offer.digests().index,
-        written: WrittenImage::of(config),
-        signed_by: offer.signed_by(),
-        signatures: Some(signatures).filter(|it| !it.is_empty()),
-    };
+    let evidence = offer.evidence(&puller).await;
     let limits = installer_limits(&candidate);
     let resources = Resources::now()?;
     let plan = check(

@@ -158,7 +158,7 @@ async fn judge(
     };
     written.ask_rules(machine, by).await.map_err(refused)?;
     let image = written.upgrade.as_ref();
-    let image = image.and_then(|upgrade| upgrade.written.as_ref());
+    let image = image.and_then(|upgrade| upgrade.evidence.written.as_ref());
     let check = |trust: &RootfsTrust| trust.check_boot(&written.version, image);
     ask_keys(by, check).await.map(drop).map_err(refused)
 }

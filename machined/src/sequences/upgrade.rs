@@ -43,8 +43,7 @@ use crate::sys::rcu;
 use crate::upgrade::{
     Candidate, EspForInstaller, Handover, INSTALLER_FILES, InstallerOutput, PendingUpgrade, Plan,
     ProgressSink, Refusal, Resources, Room, Route, Starts, TrustedRootfs, Unpacked, UpgradeError,
-    UpgradeMode, UpgradeRecord, UpgradeRequest, WrittenImage, check, created, handover, installer,
-    is_full,
+    UpgradeMode, UpgradeRecord, UpgradeRequest, check, created, handover, installer, is_full,
 };
 use crate::values::ImageReference;
 
@@ -156,8 +155,7 @@ pub(super) async fn check_first(
     ));
     let limits = installer_limits(&candidate);
     let created = created(offer.config().created.as_deref());
-    let written = WrittenImage::of(offer.config());
-    let (signed_by, signatures) = (offer.signed_by(), offer.signatures(&puller).await);
+    let evidence = offer.evidence(&puller).await;
     let image = match offer {
         Offer::Here(image) => Unpacked::of_store(image, &machine.images),
         Offer::AtRegistry(resolved) => {
@@ -176,15 +174,12 @@ pub(super) async fn check_first(
         actor: actor.clone(),
         image: request.image.clone(),
         digest: digests.digest.to_string(),
-        index: digests.index.map(|index| index.to_string()),
         from: machine.running.version.clone(),
         to: candidate.version.to_string(),
         boot_entry: None,
         created,
         floor: candidate.floor.clone(),
-        written,
-        signed_by,
-        signatures: Some(signatures).filter(|it| !it.is_empty()),
+        evidence,
     };
     Ok(Checked {
         image: Arc::new(image),

@@ -153,7 +153,8 @@ async fn judgement(
     let Some(upgrade) = &waiting.upgrade else {
         return Ok(Starts::AnyWay);
     };
-    let check = |trust: &RootfsTrust| trust.check_written(&upgrade.to, upgrade.written.as_ref());
+    let check =
+        |trust: &RootfsTrust| trust.check_written(&upgrade.to, upgrade.evidence.written.as_ref());
     ask_keys(by, check).await.map_err(told)
 }
 

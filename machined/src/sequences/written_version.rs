@@ -150,8 +150,8 @@ impl WrittenVersion {
             known.is_some_and(|known| known.digest == digest)
         });
         recorded.is_some_and(|upgrade| {
-            let mut kept = upgrade.signatures.iter();
-            upgrade.signed_by == Some(key)
+            let mut kept = upgrade.evidence.signatures.iter();
+            upgrade.evidence.signed_by == Some(key)
                 || kept.any(|kept| puller.policy().allows(image, digest, kept).is_ok())
         })
     }

@@ -1,6 +1,7 @@
 //! What is kept of a version's image for rules and keys of later: the image itself may be gone by then, and its registry away.
 //!
-//! It goes with the version: in the record of its upgrade, and from its commit on in the table of the versions on the disk.
+//! It goes with the version: in the record of its upgrade, and from its commit on in the table of the versions on the disk. Both have its keys
+//! among their own.
 
 use serde::{Deserialize, Serialize};
 

@@ -13,12 +13,10 @@ use super::failed::FailedImages;
 use super::floor::Floor;
 use super::origin::ReleaseOrigin;
 use super::other_form::if_readable;
-use super::written::WrittenImage;
 use crate::base::{Exit, sealed_json};
 use crate::containers::{ImageDigests, InForce, Updates};
 use crate::init_link::StartReason;
 use crate::network::{Lease, Ours};
-use crate::oci::Unjudged;
 use crate::pins::PinRecord;
 use crate::store::event_log::ActorId;
 use crate::trust::{Granted, OwnCertificates, PinnedKey};
@@ -40,9 +38,6 @@ pub struct PendingUpgrade {
     pub image: String,
     /// Digest of its manifest.
     pub digest: String,
-    /// Digest of the index that the name pointed to, if it pointed to one: people sign that one. Versions before do not note it.
-    #[serde(default)]
-    pub index: Option<String>,
     /// The version that was running.
     pub from: String,
     /// The new version.
@@ -56,27 +51,18 @@ pub struct PendingUpgrade {
     /// The floor that the new version sets once it is committed.
     #[serde(default)]
     pub floor: Option<Version>,
-    /// What the image says of itself, for keys that come after it was written. Versions before do not note it.
-    #[serde(default, deserialize_with = "if_readable")]
-    pub written: Option<WrittenImage>,
-    /// The fingerprint of the key by whose signature a rule for images allowed the image; none if no rule asked for a signature.
-    #[serde(default, deserialize_with = "if_readable")]
-    pub signed_by: Option<Digest>,
-    /// The signatures of the image, for rules that name another key later. Versions before do not note them.
-    #[serde(
-        default,
-        deserialize_with = "if_readable",
-        skip_serializing_if = "Option::is_none"
-    )]
-    pub signatures: Option<Unjudged>,
+    /// What rules and keys of later judge the new version by.
+    #[serde(flatten)]
+    pub evidence: Evidence,
 }
 
 impl PendingUpgrade {
     /// The digests by which its image is known; none if they are unknown.
     pub fn digests(&self) -> Option<ImageDigests> {
-        let index = self.index.as_ref().and_then(|index| index.parse().ok());
-        let digest = self.digest.parse().ok()?;
-        Some(ImageDigests { digest, index })
+        Some(ImageDigests {
+            digest: self.digest.parse().ok()?,
+            index: self.evidence.index,
+        })
     }
 
     /// Returns the upgrade that brought a version, as far as the table of the versions on the disk knows it.
@@ -84,23 +70,10 @@ impl PendingUpgrade {
         PendingUpgrade {
             image: origin.image.clone(),
             digest: origin.digest.to_string(),
-            index: evidence.index.map(|index| index.to_string()),
             to: origin.version.clone(),
             created: origin.created.clone(),
-            written: evidence.written.clone(),
-            signed_by: evidence.signed_by,
-            signatures: evidence.signatures.clone(),
+            evidence: evidence.clone(),
             ..PendingUpgrade::default()
-        }
-    }
-
-    /// Returns what rules and keys of later judge the new version by.
-    pub fn evidence(&self) -> Evidence {
-        Evidence {
-            index: self.index.as_ref().and_then(|index| index.parse().ok()),
-            written: self.written.clone(),
-            signed_by: self.signed_by,
-            signatures: self.signatures.clone(),
         }
     }
 
@@ -367,6 +340,26 @@ mod tests {
         let written = serde_json::to_value(read).unwrap();
         assert_eq!(written["moons"]["io"][0], 1);
         assert_eq!(written["services_up"][0], "web");
+    }
+
+    /// Other versions have the evidence among the keys of the upgrade itself, and `null` where nothing is known.
+    #[test]
+    fn an_upgrade_has_its_evidence_among_its_own_keys() {
+        let index = Digest::of(b"index");
+        let mut upgrade = pending("v0.2.0");
+        upgrade.evidence.index = Some(index);
+        let written = serde_json::to_value(&upgrade).unwrap();
+        assert_eq!(written["index"], index.to_string());
+        let read = |index: serde_json::Value| {
+            let mut record = written.clone();
+            record["index"] = index;
+            record["signed_by"] = serde_json::Value::Null;
+            serde_json::from_value::<PendingUpgrade>(record).unwrap()
+        };
+        assert_eq!(read(index.to_string().into()), upgrade);
+        for unknown in [serde_json::Value::Null, "sha512:1".into(), 7.into()] {
+            assert_eq!(read(unknown), pending("v0.2.0"));
+        }
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::machine::Configured;
 use crate::oci::Keeps;
 use crate::operation_lock::Operation;
 use crate::pins::{Preparation, PreparationFact};
-use crate::upgrade::{InstallerOutput, PendingUpgrade, Prepared};
+use crate::upgrade::{Evidence, InstallerOutput, PendingUpgrade, Prepared};
 
 const WORKER: &str = include_str!("../../../../config/tests/data/1.14/worker.yaml");
 
@@ -295,9 +295,12 @@ async fn a_staged_version_is_judged_at_its_registry_when_rules_change() {
         upgrade: PendingUpgrade {
             image: os.name.to_string(),
             digest: os.manifest.to_string(),
-            // Only the index is signed.
-            index: Some(os.index.to_string()),
             to: "v0.2.0".to_owned(),
+            // Only the index is signed.
+            evidence: Evidence {
+                index: Some(os.index),
+                ..Evidence::default()
+            },
             ..PendingUpgrade::default()
         },
     };

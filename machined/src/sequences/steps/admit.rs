@@ -75,7 +75,7 @@ pub(in crate::sequences) async fn admit_as(
         let checked = trust.check(&upgrade.to, &delivery.blake3, signature);
         checked.with_context(refused)?;
         let starts = trust
-            .check_written(&upgrade.to, upgrade.written.as_ref())
+            .check_written(&upgrade.to, upgrade.evidence.written.as_ref())
             .with_context(refused)?;
         if let Route::Reboot(why) = starts.route(route)
             && route == Route::Soft

@@ -13,6 +13,7 @@ use crate::oci::{
     ImageConfig, ImageStore, PullError, PulledImage, Puller, ResolvedImage, StoreError, Unjudged,
     Verified, VerifiedImage,
 };
+use crate::upgrade::{Evidence, WrittenImage};
 use crate::values::{Digest, ImageReference};
 
 /// Timeout for a registry whose image is in the store already.
@@ -54,16 +55,27 @@ impl Offer {
     }
 
     /// The fingerprint of the key by whose signature a rule allows it.
-    pub fn signed_by(&self) -> Option<Digest> {
+    fn signed_by(&self) -> Option<Digest> {
         match self.basis() {
             Basis::Signed { key, .. } => Some(*key),
             Basis::NoRule | Basis::Skipped(_) | Basis::OfFile => None,
         }
     }
 
+    /// What the record of a version keeps of it, for rules and keys of later.
+    pub async fn evidence(&self, puller: &Puller) -> Evidence {
+        let signatures = self.signatures(puller).await;
+        Evidence {
+            index: self.digests().index,
+            written: WrittenImage::of(self.config()),
+            signed_by: self.signed_by(),
+            signatures: Some(signatures).filter(|it| !it.is_empty()),
+        }
+    }
+
     /// Its signatures, whatever the rules want, for the record of a version: a rule that names another key later judges by them, when the image
     /// is gone and its registry away.
-    pub async fn signatures(&self, puller: &Puller) -> Unjudged {
+    async fn signatures(&self, puller: &Puller) -> Unjudged {
         let resolved = match self {
             Offer::Here(image) => return PulledImage::signatures(image).within(MOST_SIGNATURES),
             Offer::AtRegistry(resolved) => resolved,

@@ -41,7 +41,7 @@ pub(in crate::sequences) async fn note(machine: &Machine, upgrade: Option<&Pendi
         return;
     };
     machine.store.put(ReleaseOrigin::RUNNING, origin.clone());
-    let kept = (origin, upgrade.evidence());
+    let kept = (origin, upgrade.evidence.clone());
     if let Err(error) = remember(machine, upgrade.boot_entry, kept).await {
         tracing::warn!("after a reboot nobody knows which image this version came from: {error:#}");
     }

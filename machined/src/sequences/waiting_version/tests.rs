@@ -100,10 +100,8 @@ async fn the_signatures_on_record_are_enough_without_a_registry() {
         // A version before has written the record.
         (None, Rule::Ours, false),
     ] {
-        let upgrade = PendingUpgrade {
-            signatures,
-            ..case.upgrade(Record::Unsigned)
-        };
+        let mut upgrade = case.upgrade(Record::Unsigned);
+        upgrade.evidence.signatures = signatures;
         // As the record on STATE has it.
         let record = serde_json::to_vec(&upgrade).unwrap();
         let upgrade: PendingUpgrade = serde_json::from_slice(&record).unwrap();

@@ -13,7 +13,7 @@ use crate::machine::Configured;
 use crate::oci::ImageConfig;
 use crate::oci::verification::Verdict;
 use crate::sequences::image_pins::machine_for_tests::{configured, trusting};
-use crate::upgrade::{PendingUpgrade, WrittenImage};
+use crate::upgrade::{Evidence, PendingUpgrade, WrittenImage};
 use crate::values::Digest;
 
 const DENIES: &str = "apiVersion: v1alpha1\nkind: ImageVerificationConfig\nrules:\n  - image: \"*\"\n    deny: true\n";
@@ -136,10 +136,13 @@ impl Case {
         PendingUpgrade {
             image: self.os.name.to_string(),
             digest: self.os.manifest.to_string(),
-            index: Some(self.os.index.to_string()),
             to: "v0.2.0".to_owned(),
-            written: written.as_ref().and_then(WrittenImage::of),
-            signed_by: self.key().filter(|_| record == Record::Full),
+            evidence: Evidence {
+                index: Some(self.os.index),
+                written: written.as_ref().and_then(WrittenImage::of),
+                signed_by: self.key().filter(|_| record == Record::Full),
+                signatures: None,
+            },
             ..PendingUpgrade::default()
         }
     }
