@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::blobs::Blobs;
 use crate::manifest::{self, Manifest, ManifestError};
-use crate::registry::{LARGEST_DOCUMENT, ResolvedImage};
+use crate::registry::{ImageDocuments, LARGEST_DOCUMENT, ResolvedImage};
 use crate::store_error::StoreError;
 use instar_values::{Digest, ImageReference};
 use serde::Deserialize;
@@ -51,18 +51,14 @@ pub fn resolve(
     let Manifest::Image { config, layers } = Manifest::parse(&manifest, None)? else {
         return Err(LocalImageError::Nested);
     };
-    let config_document = document(blobs, "config", config.digest)?;
-    let (config, layers) = manifest::image(&config_document, &layers)?;
-    Ok(ResolvedImage {
-        reference: reference.clone(),
-        digest,
+    let documents = ImageDocuments {
         named_digest,
-        config,
-        layers,
+        digest,
         index,
         manifest,
-        config_document,
-    })
+        config: document(blobs, "config", config.digest)?,
+    };
+    Ok(ResolvedImage::read(reference.clone(), documents, &layers)?)
 }
 
 /// The blobs that a manifest names, whatever it is the manifest of: the store also keeps files that are no images.

@@ -8,11 +8,9 @@ use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::signatures::{Found, Search};
-use crate::manifest::{self, Manifest, ManifestError};
+use crate::manifest::{self, ManifestError};
 use crate::registries::Endpoint;
-use crate::registry::{
-    LARGEST_DOCUMENT, RESOLVE, RegistryClient, RegistryError, RequestError, Tried,
-};
+use crate::registry::{RESOLVE, RegistryClient, RegistryError, RequestError, Tried};
 
 /// An image with its signatures, without its layers.
 #[derive(Debug)]
@@ -115,40 +113,20 @@ impl RegistryClient {
         reference: &ImageReference,
         platform: &Platform,
     ) -> Result<Gathered, RequestError> {
-        let (selector, digest) = (reference.selector(), reference.digest());
-        let named = self
-            .manifest(endpoint, reference, &selector, digest, None)
-            .await?;
-        let (manifest, index) = match named.manifest {
-            Manifest::Image { .. } => (named, None),
-            Manifest::Index(entries) => {
-                let wanted = manifest::Platform {
-                    os: &platform.os,
-                    architecture: &platform.architecture,
-                };
-                let entry = manifest::select_for(entries, wanted)?;
-                let (digest, size) = (Some(entry.digest), Some(entry.size));
-                let selector = entry.digest.to_string();
-                let image = self.manifest(endpoint, reference, &selector, digest, size);
-                (image.await?, Some(named.bytes))
-            }
+        let wanted = manifest::Platform {
+            os: &platform.os,
+            architecture: &platform.architecture,
         };
-        let Manifest::Image { config, .. } = &manifest.manifest else {
-            return Err(RequestError::Nested);
-        };
-        let path = format!("{}/blobs/{}", reference.repository(), config.digest);
-        let limit = LARGEST_DOCUMENT;
-        let found = self.bounded_document(endpoint, reference, &path, "*/*", limit);
-        let found = found.await?;
-        found.check("a config", Some(config.digest), Some(config.size))?;
-        let labels = labels_for(&found.bytes, platform)?;
-        let mut documents = BTreeMap::from([(config.digest, found.bytes)]);
+        let manifest = self.image_manifest(endpoint, reference, wanted).await?;
+        let config = self.config(endpoint, reference, &manifest.config).await?;
+        let labels = labels_for(&config, platform)?;
+        let mut documents = BTreeMap::from([(manifest.config.digest, config)]);
         let of_image = document(
             &manifest.bytes,
             "application/vnd.oci.image.manifest.v1+json",
         );
         documents.insert(of_image.digest, manifest.bytes);
-        let index = index.map(|bytes| {
+        let index = manifest.index.map(|bytes| {
             let of_index = document(&bytes, "application/vnd.oci.image.index.v1+json");
             documents.insert(of_index.digest, bytes);
             of_index

@@ -4,8 +4,8 @@ use std::io;
 
 use instar_bundle::{Image, VerifiedBundle};
 
-use crate::manifest::{self, Manifest, ManifestError};
-use crate::registry::ResolvedImage;
+use crate::manifest::{Manifest, ManifestError};
+use crate::registry::{ImageDocuments, ResolvedImage};
 
 /// Why an image of a bundle cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -36,24 +36,17 @@ pub fn resolve(bundle: &VerifiedBundle, image: &Image) -> Result<ResolvedImage, 
         reference: reference(),
         source,
     };
-    let document = bundle.document(image.manifest.digest)?;
-    let Manifest::Image { config, layers } = Manifest::parse(&document, None).map_err(bad)? else {
+    let manifest = bundle.document(image.manifest.digest)?;
+    let Manifest::Image { config, layers } = Manifest::parse(&manifest, None).map_err(bad)? else {
         return Err(BundledImageError::Nested(reference()));
     };
-    let config_document = bundle.document(config.digest)?;
-    let (config, layers) = manifest::image(&config_document, &layers).map_err(bad)?;
-    let index = image
-        .index
-        .map(|index| bundle.document(index))
-        .transpose()?;
-    Ok(ResolvedImage {
-        reference: image.reference.clone(),
-        digest: image.manifest.digest,
+    let index = image.index.map(|index| bundle.document(index));
+    let documents = ImageDocuments {
         named_digest: image.named_digest(),
-        config,
-        layers,
-        index,
-        manifest: document,
-        config_document,
-    })
+        digest: image.manifest.digest,
+        index: index.transpose()?,
+        manifest,
+        config: bundle.document(config.digest)?,
+    };
+    ResolvedImage::read(image.reference.clone(), documents, &layers).map_err(bad)
 }

@@ -7,7 +7,7 @@ use instar_values::{Digest, ImageReference};
 use serde::Deserialize;
 
 use crate::registries::Endpoint;
-use crate::registry::{self, LARGEST_DOCUMENT, RegistryClient, RequestError};
+use crate::registry::{self, DocumentRequest, LARGEST_DOCUMENT, RegistryClient, RequestError};
 use crate::verification::pages::Pages;
 use crate::verification::places;
 
@@ -176,13 +176,14 @@ impl<'a> Search<'a> {
         if entry.is_some_and(|entry| entry.size > LARGEST_DOCUMENT) {
             return Ok(None);
         }
-        let path = format!("{}/{place}", self.reference.repository());
-        let (accept, limit) = (places::ACCEPT, LARGEST_DOCUMENT);
-        let answer = self
-            .client
-            .bounded_document(self.endpoint, self.reference, &path, accept, limit)
-            .await;
-        match answer {
+        let request = DocumentRequest {
+            endpoint: self.endpoint,
+            reference: self.reference,
+            place,
+            accept: places::ACCEPT,
+            limit: LARGEST_DOCUMENT,
+        };
+        match self.client.document(request).await {
             Ok(document) => {
                 let (digest, size) = (entry.map(|it| it.digest), entry.map(|it| it.size));
                 document.check("a signature's document", digest, size)?;

@@ -8,11 +8,23 @@ use instar_values::ImageReference;
 
 use super::RegistryClient;
 use super::error::RequestError;
-use super::limits::LARGEST_DOCUMENT;
 use crate::registries::Endpoint;
 
 /// Limit on the length of the query for the next page of a list.
 const LONGEST_QUERY: usize = 1024;
+
+/// A request for a small document.
+#[derive(Clone, Copy)]
+pub(crate) struct DocumentRequest<'a> {
+    pub(crate) endpoint: &'a Endpoint,
+    /// The image: its repository has the document.
+    pub(crate) reference: &'a ImageReference,
+    /// The place in the repository, for example `blobs/DIGEST`.
+    pub(crate) place: &'a str,
+    pub(crate) accept: &'static str,
+    /// Size limit, in bytes.
+    pub(crate) limit: u64,
+}
 
 /// A small response, read to its end.
 pub(crate) struct Document {
@@ -52,30 +64,14 @@ impl Document {
 
 impl RegistryClient {
     /// Gets a small document, with retries while they may help.
-    pub(super) async fn document(
+    pub(crate) async fn document(
         &self,
-        endpoint: &Endpoint,
-        reference: &ImageReference,
-        path: &str,
-        accept: &'static str,
+        request: DocumentRequest<'_>,
     ) -> Result<Document, RequestError> {
-        self.bounded_document(endpoint, reference, path, accept, LARGEST_DOCUMENT)
-            .await
-    }
-
-    /// The same, with a limit on its size in bytes.
-    pub(crate) async fn bounded_document(
-        &self,
-        endpoint: &Endpoint,
-        reference: &ImageReference,
-        path: &str,
-        accept: &'static str,
-        limit: u64,
-    ) -> Result<Document, RequestError> {
-        let (mut failed, began) = (0, Instant::now());
+        let (endpoint, began) = (request.endpoint, Instant::now());
+        let mut failed = 0;
         loop {
-            let once = self.document_once(endpoint, reference, path, accept, limit);
-            let error = match once.await {
+            let error = match self.document_once(request).await {
                 Ok(document) => return Ok(document),
                 Err(error) => error,
             };
@@ -87,15 +83,16 @@ impl RegistryClient {
         }
     }
 
-    async fn document_once(
-        &self,
-        endpoint: &Endpoint,
-        reference: &ImageReference,
-        path: &str,
-        accept: &'static str,
-        limit: u64,
-    ) -> Result<Document, RequestError> {
-        let mut answer = self.get(endpoint, reference, path, accept, 0).await?;
+    async fn document_once(&self, request: DocumentRequest<'_>) -> Result<Document, RequestError> {
+        let DocumentRequest {
+            endpoint,
+            reference,
+            place,
+            accept,
+            limit,
+        } = request;
+        let path = format!("{}/{place}", reference.repository());
+        let mut answer = self.get(endpoint, reference, &path, accept, 0).await?;
         let content_type = answer.headers.get(CONTENT_TYPE);
         let link = answer.headers.get(LINK);
         Ok(Document {

@@ -1,72 +1,36 @@
 //! From the name of an image to everything about it but the content of its layers: its manifest and its config are read and checked.
 
-use std::collections::BTreeMap;
-
 use tokio::time::timeout;
 
 use instar_values::Digest;
 use instar_values::ImageReference;
 
 use super::RegistryClient;
+use super::document::DocumentRequest;
 use super::error::{RegistryError, RequestError};
 use super::limits::{LARGEST_DOCUMENT, RESOLVE};
-use crate::manifest::{self, ImageConfig, Layer, MANIFEST_MEDIA_TYPES, Manifest};
+use super::resolved_image::{ImageDocuments, ResolvedImage};
+use crate::manifest::{Descriptor, MANIFEST_MEDIA_TYPES, Manifest, PLATFORM, Platform, select_for};
 use crate::registries::Endpoint;
 
-/// A resolved image: everything about it but the content of its layers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ResolvedImage {
-    /// The name.
-    pub reference: ImageReference,
-    /// The digest of the image's manifest for this platform.
-    pub digest: Digest,
-    /// The digest of the document that the name points to: the index where there is one. People pin and sign this one.
-    pub named_digest: Digest,
-    /// The settings for running it, and its labels.
-    pub config: ImageConfig,
-    /// The layers, lowest first.
-    pub layers: Vec<Layer>,
-    /// The index that the name points to, as the registry serves it: where the index is signed, it leads from the signature to the image.
-    pub index: Option<Vec<u8>>,
-    /// The image's manifest, as the registry serves it.
-    pub manifest: Vec<u8>,
-    /// The image's config, as the registry serves it.
-    pub config_document: Vec<u8>,
-}
-
-impl ResolvedImage {
-    /// The digest of the image's manifest for this platform: the key in the store.
-    pub fn digest(&self) -> Digest {
-        self.digest
-    }
-
-    /// The image's labels.
-    pub fn labels(&self) -> &BTreeMap<String, String> {
-        &self.config.labels
-    }
-
-    /// The blobs that the image is made from: its layers and its documents.
-    pub fn blobs(&self) -> Vec<Digest> {
-        let layers = self.layers.iter().map(|layer| layer.digest);
-        let config = Digest::of(&self.config_document);
-        layers
-            .chain([self.digest, self.named_digest, config])
-            .collect()
-    }
-
-    /// Size of all layers as they are transferred, in bytes.
-    pub fn download_bytes(&self) -> u64 {
-        self.layers
-            .iter()
-            .fold(0, |sum, layer| sum.saturating_add(layer.size))
-    }
-}
-
 /// A manifest, its digest, and its bytes.
-pub(crate) struct NamedManifest {
-    pub(crate) manifest: Manifest,
+struct NamedManifest {
+    manifest: Manifest,
     digest: Digest,
+    bytes: Vec<u8>,
+}
+
+/// The manifest of an image for one platform.
+pub(crate) struct ImageManifest {
+    pub(crate) config: Descriptor,
+    layers: Vec<Descriptor>,
+    digest: Digest,
+    /// The manifest as the registry serves it.
     pub(crate) bytes: Vec<u8>,
+    /// The digest of the document that the name points to.
+    named_digest: Digest,
+    /// The index that the name points to, if it points to one.
+    pub(crate) index: Option<Vec<u8>>,
 }
 
 impl RegistryClient {
@@ -94,6 +58,26 @@ impl RegistryClient {
         endpoint: &Endpoint,
         reference: &ImageReference,
     ) -> Result<ResolvedImage, RequestError> {
+        let manifest = self.image_manifest(endpoint, reference, PLATFORM).await?;
+        let config = self.config(endpoint, reference, &manifest.config).await?;
+        let documents = ImageDocuments {
+            named_digest: manifest.named_digest,
+            digest: manifest.digest,
+            index: manifest.index,
+            manifest: manifest.bytes,
+            config,
+        };
+        let layers = &manifest.layers;
+        Ok(ResolvedImage::read(reference.clone(), documents, layers)?)
+    }
+
+    /// Gets the manifest of an image for a platform.
+    pub(crate) async fn image_manifest(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        platform: Platform<'_>,
+    ) -> Result<ImageManifest, RequestError> {
         let selector = reference.selector();
         let named = self
             .manifest(endpoint, reference, &selector, reference.digest(), None)
@@ -102,7 +86,7 @@ impl RegistryClient {
         let (ours, index) = match named.manifest {
             Manifest::Image { .. } => (named, None),
             Manifest::Index(manifests) => {
-                let ours = manifest::select(manifests)?;
+                let ours = select_for(manifests, platform)?;
                 let (digest, size) = (Some(ours.digest), Some(ours.size));
                 let ours = self
                     .manifest(endpoint, reference, &ours.digest.to_string(), digest, size)
@@ -110,38 +94,46 @@ impl RegistryClient {
                 (ours, Some(named.bytes))
             }
         };
-        let NamedManifest {
-            manifest,
-            digest,
-            bytes,
-        } = ours;
-        let Manifest::Image { config, layers } = manifest else {
+        let Manifest::Image { config, layers } = ours.manifest else {
             return Err(RequestError::Nested);
         };
+        Ok(ImageManifest {
+            config,
+            layers,
+            digest: ours.digest,
+            bytes: ours.bytes,
+            named_digest,
+            index,
+        })
+    }
+
+    /// Gets the config of an image.
+    pub(crate) async fn config(
+        &self,
+        endpoint: &Endpoint,
+        reference: &ImageReference,
+        config: &Descriptor,
+    ) -> Result<Vec<u8>, RequestError> {
         if config.size > LARGEST_DOCUMENT {
             return Err(RequestError::TooLarge {
                 what: "config",
                 size: config.size,
             });
         }
-        let path = format!("{}/blobs/{}", reference.repository(), config.digest);
-        let document = self.document(endpoint, reference, &path, "*/*").await?;
+        let request = DocumentRequest {
+            endpoint,
+            reference,
+            place: &format!("blobs/{}", config.digest),
+            accept: "*/*",
+            limit: LARGEST_DOCUMENT,
+        };
+        let document = self.document(request).await?;
         document.check("a config", Some(config.digest), Some(config.size))?;
-        let (config, layers) = manifest::image(&document.bytes, &layers)?;
-        Ok(ResolvedImage {
-            reference: reference.clone(),
-            digest,
-            named_digest,
-            config,
-            layers,
-            index,
-            manifest: bytes,
-            config_document: document.bytes,
-        })
+        Ok(document.bytes)
     }
 
     /// Gets a manifest by tag or digest.
-    pub(crate) async fn manifest(
+    async fn manifest(
         &self,
         endpoint: &Endpoint,
         reference: &ImageReference,
@@ -149,10 +141,14 @@ impl RegistryClient {
         digest: Option<Digest>,
         size: Option<u64>,
     ) -> Result<NamedManifest, RequestError> {
-        let path = format!("{}/manifests/{selector}", reference.repository());
-        let document = self
-            .document(endpoint, reference, &path, MANIFEST_MEDIA_TYPES)
-            .await?;
+        let request = DocumentRequest {
+            endpoint,
+            reference,
+            place: &format!("manifests/{selector}"),
+            accept: MANIFEST_MEDIA_TYPES,
+            limit: LARGEST_DOCUMENT,
+        };
+        let document = self.document(request).await?;
         let digest = document.check("a manifest", digest, size)?;
         let manifest = Manifest::parse(&document.bytes, document.content_type.as_deref())?;
         Ok(NamedManifest {

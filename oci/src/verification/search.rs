@@ -22,7 +22,7 @@ use super::simple_signing;
 use super::unjudged::Unjudged;
 use crate::registries::{Endpoint, Patience};
 use crate::registry::{
-    Document, RESOLVE, RegistryClient, RegistryError, RequestError, ResolvedImage,
+    Document, DocumentRequest, RESOLVE, RegistryClient, RegistryError, RequestError, ResolvedImage,
 };
 
 /// Size limit of manifests of signatures, in bytes.
@@ -339,16 +339,18 @@ impl Search<'_> {
             return None;
         }
         self.requests += 1;
-        let path = format!("{}/{place}", self.reference.repository());
-        let document = self
-            .client
-            .bounded_document(self.endpoint, self.reference, &path, places::ACCEPT, limit)
-            .await
-            .and_then(|document| {
-                let (digest, size) = (entry.map(|it| it.digest), entry.map(|it| it.size));
-                document.check("a signature's document", digest, size)?;
-                Ok(document)
-            });
+        let request = DocumentRequest {
+            endpoint: self.endpoint,
+            reference: self.reference,
+            place,
+            accept: places::ACCEPT,
+            limit,
+        };
+        let document = self.client.document(request).await.and_then(|document| {
+            let (digest, size) = (entry.map(|it| it.digest), entry.map(|it| it.size));
+            document.check("a signature's document", digest, size)?;
+            Ok(document)
+        });
         self.silences = match &document {
             Err(error) if error.is_silence() => self.silences + 1,
             _ => 0,
