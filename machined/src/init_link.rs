@@ -346,4 +346,6 @@ impl Shared {
 }
 
 #[cfg(test)]
+pub(crate) mod init_for_tests;
+#[cfg(test)]
 mod tests;

@@ -146,48 +146,31 @@ impl LeftSockets {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use instar_init_protocol::{
-        Line, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
-    };
-    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use crate::init_link::init_for_tests::{agreement, link_to};
+    use instar_init_protocol::{Line, Reply, Request};
     use std::net::{TcpListener, TcpStream};
     use std::sync::Arc;
-
-    const ID: &str = "2f6b1c3a-0d4e-4f5a-8b6c-7d8e9fa0b1c2";
 
     /// What init was asked for, and the descriptors that came with that.
     type Asked = Arc<Mutex<Vec<(Request, Vec<OwnedFd>)>>>;
 
     async fn init_that_refuses(refused: &'static str) -> (InitLink, Asked) {
-        let (ours, theirs) = socketpair(
-            AddressFamily::UNIX,
-            SocketType::SEQPACKET,
-            SocketFlags::CLOEXEC,
-            None,
-        )
-        .unwrap();
         let asked = Asked::default();
         let noted = asked.clone();
-        std::thread::spawn(move || {
-            while let Ok((packet, descriptors)) = receive(&theirs, RecvFlags::empty()) {
-                let Ok(request) = Request::parse(&packet) else {
-                    return;
-                };
-                let to = Line::lossy(request.verb());
-                let reply = match &request {
-                    Request::Hello => Reply::Welcome(Welcome::of_kernel(ID.parse().unwrap())),
-                    Request::Keep { name, .. } if name.as_str() == refused => Reply::Error {
-                        to,
-                        code: Line::lossy("too-many-kept"),
-                        text: Line::lossy("64 descriptors are kept already"),
-                    },
-                    _ => Reply::Ok { to },
-                };
-                noted.locked().push((request, descriptors));
-                send(&theirs, &reply.encode(), &[], SendFlags::empty()).unwrap();
-            }
-        });
-        (InitLink::connect(ours).await.unwrap().0, asked)
+        let answer = move |request: Request, descriptors: Vec<OwnedFd>| {
+            let reply = match &request {
+                Request::Keep { name, .. } if name.as_str() == refused => Reply::Error {
+                    to: Line::lossy(request.verb()),
+                    code: Line::lossy("too-many-kept"),
+                    text: Line::lossy("64 descriptors are kept already"),
+                },
+                _ => agreement(&request),
+            };
+            noted.locked().push((request, descriptors));
+            reply
+        };
+        let (link, _) = link_to(move |init| init.answer(answer)).await;
+        (link, asked)
     }
 
     fn listening() -> (TcpListener, SocketAddr) {
@@ -245,7 +228,6 @@ mod tests {
         assert_eq!(
             requests,
             [
-                Request::Hello,
                 keep("socket.workers", Scope::Machine),
                 keep("socket.metrics", Scope::Machine),
                 keep("socket.pods", Scope::Workloads),
@@ -256,7 +238,7 @@ mod tests {
         );
         // init has the socket itself.
         let _waiting = TcpStream::connect(address).unwrap();
-        let descriptor = asked[1].1.pop().unwrap();
+        let descriptor = asked[0].1.pop().unwrap();
         TcpListener::from(descriptor).accept().unwrap();
     }
 
@@ -266,8 +248,7 @@ mod tests {
         let (listener, address) = listening();
         let left = LeftSockets::find(&mut kept(Socket::ImagesForPods, listener));
         left.forget(&init).await;
-        let asked = asked.locked().len();
-        assert_eq!(asked, 2, "hello, and drop");
+        assert_eq!(asked.locked().len(), 1, "drop");
         TcpStream::connect(address).unwrap();
         left.close(Socket::ImagesForPods);
         TcpStream::connect(address).unwrap_err();

@@ -2,18 +2,12 @@
 
 #![allow(clippy::unwrap_used)]
 
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 
-use instar_init_protocol::{
-    BootId, Line, RecvFlags, Reply, Request, SendFlags, Welcome, receive, send,
-};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-
 use crate::config;
 use crate::disk::{OwnedDisk, Paths};
-use crate::init_link::InitLink;
+use crate::init_link::init_for_tests::{agreement, link_to};
 use crate::machine::{Configured, Generation, Machine, Parts};
 use crate::network::{CleanupPolicy, Network, Options};
 use crate::oci::{ImageStore, Keeps};
@@ -23,7 +17,6 @@ use crate::trust::PinnedKey;
 use crate::upgrade::{FailedImages, RunningSystem};
 
 const SERVED: &str = include_str!("../../../../config/tests/data/served-1.14.yaml");
-const BOOT_ID: &str = "00000000-0000-4000-8000-000000000001";
 
 /// Returns a machine whose files would be in this directory. Its store keeps no blobs.
 pub(in crate::sequences) async fn unbooted(directory: &Path) -> Arc<Machine> {
@@ -35,15 +28,8 @@ pub(in crate::sequences) async fn unbooted_that_keeps(
     directory: &Path,
     keeps: Keeps,
 ) -> Arc<Machine> {
-    let (init, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
-    std::thread::spawn(move || be_init(&init));
-    let (init, introduction) = InitLink::connect(theirs).await.unwrap();
+    let agreeing = link_to(|init| init.answer(|request, _| agreement(&request)));
+    let (init, introduction) = agreeing.await;
     let welcome = introduction.welcome;
     let options = Options {
         etc: directory.join("etc"),
@@ -107,23 +93,4 @@ pub(in crate::sequences) fn trusting(pair: &rcgen::KeyPair) -> String {
     format!(
         "apiVersion: instar.dev/v1alpha1\nkind: UpgradeTrustConfig\nkeys:\n  - |\n      {key}\n"
     )
-}
-
-/// Plays init: greets as init does, and agrees to all other requests.
-fn be_init(socket: &OwnedFd) {
-    while let Ok((packet, _)) = receive(socket, RecvFlags::empty()) {
-        let reply = match Request::parse(&packet) {
-            Ok(Request::Hello) => Reply::Welcome(Welcome {
-                generation: 1,
-                deadline: 300,
-                ..Welcome::of_kernel(BOOT_ID.parse::<BootId>().unwrap())
-            }),
-            Ok(request) => Reply::Ok {
-                to: Line::lossy(request.verb()),
-            },
-            // The machine is gone.
-            Err(_) => return,
-        };
-        send(socket, &reply.encode(), &[], SendFlags::empty()).unwrap();
-    }
 }

@@ -7,11 +7,11 @@ use std::io::{Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use instar_init_protocol::{RecvFlags, Reply, SendFlags, Welcome, receive, send};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+use instar_init_protocol::Reply;
 
 use super::*;
 use crate::containers::registry_for_tests::{Pushed, SignedRegistry};
+use crate::init_link::init_for_tests::{Init, agreement, link_to};
 use crate::oci::{Keeps, Policy};
 
 /// init takes names of 32 bytes; names of containers may have 63.
@@ -32,27 +32,15 @@ fn every_service_has_a_kept_name_of_its_own() {
 
 /// Returns a link to an init that reports the exit of process 70 with code 7, a moment after the greeting.
 async fn link() -> InitLink {
-    let (ours, theirs) = socketpair(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
-    std::thread::spawn(move || {
-        let say = |reply: Reply| send(&theirs, &reply.encode(), &[], SendFlags::empty()).unwrap();
-        receive(&theirs, RecvFlags::empty()).unwrap();
-        let id = "2f6b1c3a-0d4e-4f5a-8b6c-7d8e9fa0b1c2".parse().unwrap();
-        say(Reply::Welcome(Welcome::of_kernel(id)));
+    let report = |init: &Init| {
         std::thread::sleep(Duration::from_millis(200));
-        say(Reply::Exited {
+        init.say(&Reply::Exited {
             pid: 70,
             status: 7 << 8,
         });
-        // Until the link is gone.
-        let _ = receive(&theirs, RecvFlags::empty());
-    });
-    InitLink::connect(ours).await.unwrap().0
+        init.answer(|request, _| agreement(&request));
+    };
+    link_to(report).await.0
 }
 
 /// The container `web`, whose output init has kept.
