@@ -34,18 +34,49 @@ async fn pull(puller: &Puller, store: &ImageStore, name: &ImageReference) -> Pul
     pulled.unwrap().into_inner()
 }
 
+/// An image in a store, and the registry that it was pulled from.
+struct Pulled {
+    registry: Registry,
+    puller: Puller,
+    name: ImageReference,
+    directory: tempfile::TempDir,
+    store: ImageStore,
+    image: PulledImage,
+}
+
+impl Pulled {
+    /// Pushes an image of these layers, and pulls it.
+    async fn of(layers: &[(Vec<u8>, Vec<u8>)]) -> Self {
+        let registry = Registry::start();
+        registry.push("v1", "amd64", layers).await;
+        let puller = puller(registry.settings());
+        let name = registry.reference(":v1");
+        let (directory, store) = store();
+        let image = pull(&puller, &store, &name).await;
+        Pulled {
+            registry,
+            puller,
+            name,
+            directory,
+            store,
+            image,
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_flipped_bit_is_found_in_the_next_boot_and_healed_without_the_registry() {
-    let registry = Registry::start();
     let layers = [layer("a", &noise(SIZE)), layer("b", b"small")];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let name = registry.reference(":v1");
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        puller,
+        name,
+        directory,
+        image,
+        ..
+    } = Pulled::of(&layers).await;
     let digest = image.digest();
     let place = image.rootfs().parent().unwrap().to_owned();
-    drop((registry, image));
+    drop(image);
     for (file, position) in [
         ("rootfs/a", SIZE as u64 / 2),
         ("rootfs/b", 0),
@@ -70,13 +101,12 @@ async fn a_flipped_bit_is_found_in_the_next_boot_and_healed_without_the_registry
 
 #[tokio::test]
 async fn the_damaged_file_is_named() {
-    let registry = Registry::start();
-    registry
-        .push("v1", "amd64", &[layer("etc/passwd", b"root")])
-        .await;
-    let puller = puller(registry.settings());
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &registry.reference(":v1")).await;
+    let Pulled {
+        directory,
+        store,
+        image,
+        ..
+    } = Pulled::of(&[layer("etc/passwd", b"root")]).await;
     flip(&image.rootfs().join("etc/passwd"), 1);
     let found = next_boot(&directory).check(image.digest());
     let said = "/etc/passwd is not as it was unpacked".to_owned();
@@ -90,13 +120,15 @@ async fn the_damaged_file_is_named() {
 
 #[tokio::test]
 async fn with_damaged_blobs_the_registry_is_asked_for_these_alone() {
-    let registry = Registry::start();
     let layers = [layer("a", &noise(SIZE)), layer("b", &noise(SIZE / 2))];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let name = registry.reference(":v1");
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        registry,
+        puller,
+        name,
+        directory,
+        image,
+        ..
+    } = Pulled::of(&layers).await;
     let blob = |blob: &[u8]| {
         let hex = instar_values::Digest::of(blob).hex();
         directory.path().join("blobs/sha256").join(hex)
@@ -154,15 +186,14 @@ async fn a_damaged_file_that_images_share_is_healed_in_each() {
 
 #[tokio::test]
 async fn a_lost_seal_is_damage() {
-    let registry = Registry::start();
-    let layers = [layer("a", &noise(SIZE))];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let name = registry.reference(":v1");
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        puller,
+        name,
+        directory,
+        image,
+        ..
+    } = Pulled::of(&[layer("a", &noise(SIZE))]).await;
     let (digest, rootfs) = (image.digest(), image.rootfs());
-    drop(registry);
     fs::remove_file(rootfs.with_file_name("tree.json")).unwrap();
     flip(&rootfs.join("a"), 1);
     let store = next_boot(&directory);
@@ -188,13 +219,14 @@ fn make_record_old(place: &Path) {
 
 #[tokio::test]
 async fn an_image_of_a_version_before_its_layers_were_noted_has_them_again() {
-    let registry = Registry::start();
-    let layers = [layer("a", b"one"), layer("b", b"two")];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let (directory, store) = store();
-    let name = registry.reference(":v1");
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        registry: _registry,
+        puller,
+        name,
+        directory,
+        store,
+        image,
+    } = Pulled::of(&[layer("a", b"one"), layer("b", b"two")]).await;
     let place = image.rootfs().parent().unwrap().to_owned();
     let known = image.config().layers.clone();
     assert_eq!(known.len(), 2);
@@ -216,13 +248,9 @@ async fn an_image_of_a_version_before_its_layers_were_noted_has_them_again() {
 
 #[tokio::test]
 async fn an_image_of_a_version_before_seals_is_sealed_as_it_is() {
-    let registry = Registry::start();
-    registry
-        .push("v1", "amd64", &[layer("a", &noise(SIZE))])
-        .await;
-    let puller = puller(registry.settings());
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &registry.reference(":v1")).await;
+    let Pulled {
+        directory, image, ..
+    } = Pulled::of(&[layer("a", &noise(SIZE))]).await;
     let place = image.rootfs().parent().unwrap().to_owned();
     fs::remove_file(place.join("tree.json")).unwrap();
     fs::remove_file(place.join("tree.hashes")).unwrap();
@@ -309,15 +337,16 @@ async fn an_image_that_is_made_again_takes_no_name_from_another_one() {
 /// The record says which blobs an image was made from. Its collection would remove those that its registry may not give again.
 #[tokio::test]
 async fn a_damaged_record_costs_no_layer() {
-    let registry = Registry::start();
     let layers = [layer("a", &noise(SIZE)), layer("b", b"small")];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let name = registry.reference(":v1");
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        puller,
+        name,
+        directory,
+        image,
+        ..
+    } = Pulled::of(&layers).await;
     let (digest, place) = (image.digest(), image.rootfs().parent().unwrap().to_owned());
-    drop((registry, image));
+    drop(image);
     let blobs = directory.path().join("blobs/sha256");
     let two_hours_ago = SystemTime::now() - Duration::from_secs(2 * 3600);
     for is_swept in [false, true] {
@@ -349,13 +378,15 @@ async fn a_damaged_record_costs_no_layer() {
 /// Its files are whole, so nothing is unpacked: it would neither be made again without its registry, nor go to another machine.
 #[tokio::test]
 async fn a_pull_brings_back_the_blobs_that_an_image_has_lost_and_those_alone() {
-    let registry = Registry::start();
     let layers = [layer("a", &noise(SIZE)), layer("b", &noise(SIZE / 2))];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let name = registry.reference(":v1");
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        registry,
+        puller,
+        name,
+        directory,
+        store,
+        image,
+    } = Pulled::of(&layers).await;
     let blobs = directory.path().join("blobs/sha256");
     let of_layer = |at: usize| {
         let digest = instar_values::Digest::of(&layers[at].1);
@@ -386,13 +417,15 @@ async fn a_pull_brings_back_the_blobs_that_an_image_has_lost_and_those_alone() {
 
 #[tokio::test]
 async fn the_store_says_how_an_image_was_damaged_until_and_after_it_is_whole_again() {
-    let registry = Registry::start();
     let layers = [layer("a", &noise(SIZE))];
-    registry.push("v1", "amd64", &layers).await;
-    let puller = puller(registry.settings());
-    let name = registry.reference(":v1");
-    let (directory, store) = store();
-    let image = pull(&puller, &store, &name).await;
+    let Pulled {
+        registry: _registry,
+        puller,
+        name,
+        directory,
+        store,
+        image,
+    } = Pulled::of(&layers).await;
     let digest = image.digest();
     assert_eq!(store.damage(digest), None);
     flip(&image.rootfs().join("a"), 5);
