@@ -19,6 +19,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use instar_base::mount_table::mounts;
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::time::{ClockId, clock_gettime, clock_settime};
 
@@ -60,7 +61,7 @@ fn answer(mut stream: TcpStream) -> Result<()> {
     let words: Vec<&str> = order.split_whitespace().collect();
     let done = match words[..] {
         ["signal", name, number, milliseconds] => signal(name, number, milliseconds),
-        ["layers"] => layers(),
+        ["layers"] => Ok(layers()),
         ["workloads"] => Ok(workloads()),
         ["clock", seconds] => set_clock(seconds),
         _ => bail!("no such order: {order}"),
@@ -114,19 +115,16 @@ fn program_of(pid: i32) -> Option<String> {
     Some(called.rsplit('/').next()?.to_owned())
 }
 
-fn layers() -> Result<String> {
+fn layers() -> String {
     let mut found = BTreeSet::new();
     for pid in processes() {
         let table = fs::read_to_string(format!("/proc/{pid}/mountinfo")).unwrap_or_default();
-        for mount in table.lines().filter(|line| line.contains(" - overlay ")) {
-            // proc_pid_mountinfo(5): the third field is the device.
-            let device = mount.split(' ').nth(2).context("no device")?;
-            let options = mount.split(',');
-            let upper = options.filter_map(|option| option.strip_prefix("upperdir="));
-            found.extend(upper.map(|upper| format!("{device} {upper}\n")));
+        for mount in mounts(&table).filter(|mount| mount.kind == "overlay") {
+            let upper = mount.values("upperdir");
+            found.extend(upper.map(|upper| format!("{} {upper}\n", mount.device)));
         }
     }
-    Ok(found.into_iter().collect())
+    found.into_iter().collect()
 }
 
 fn workloads() -> String {
