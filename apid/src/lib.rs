@@ -23,6 +23,7 @@ mod flag;
 mod forward;
 mod grpc_framing;
 mod grpc_status;
+mod handed_sockets;
 mod identity;
 mod impersonation;
 mod in_flight;

@@ -4,6 +4,7 @@
 //! may see and nothing else.
 
 use std::convert::Infallible;
+use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -25,6 +26,7 @@ use super::HANDSHAKE;
 use super::caller::{Caller, Mode};
 use super::flag::Flag;
 use super::grpc_framing::{Messages, framed};
+use super::handed_sockets::{self, Listening, next_connection};
 use super::identity::Credentials;
 use super::permissions;
 use super::proxy::Proxy;
@@ -51,15 +53,19 @@ pub(super) struct MetricsListener {
     with_tls: bool,
 }
 
+impl Listening for MetricsListener {
+    type Connection = (TcpStream, SocketAddr, bool);
+
+    async fn connection(&self) -> io::Result<Self::Connection> {
+        let (stream, peer) = self.listener.accept().await?;
+        Ok((stream, peer, self.with_tls))
+    }
+}
+
 /// Takes a listening socket.
 pub(super) fn listener(socket: OwnedFd, with_tls: bool) -> anyhow::Result<MetricsListener> {
-    let listener = std::net::TcpListener::from(socket);
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener).context("take the socket for metrics")?;
-    Ok(MetricsListener {
-        listener: Arc::new(listener),
-        with_tls,
-    })
+    let listener = handed_sockets::tcp(socket).context("take the socket for metrics")?;
+    Ok(MetricsListener { listener, with_tls })
 }
 
 /// Accepts connections on the newest socket, while there is one.
@@ -70,27 +76,8 @@ pub(super) async fn accept(
 ) -> Infallible {
     let limit = UnauthenticatedLimit::new(CONNECTIONS);
     loop {
-        let newest = listeners.borrow_and_update().clone();
-        let Some(MetricsListener { listener, with_tls }) = newest else {
-            if listeners.changed().await.is_err() {
-                // No socket will come: apid is about to end.
-                std::future::pending::<()>().await;
-            }
-            continue;
-        };
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Ok(()) = listeners.changed() => continue,
-        };
-        let (stream, peer) = match accepted {
-            Ok(accepted) => accepted,
-            Err(error) => {
-                eprintln!("apid: accept a connection for metrics: {error}");
-                // As for the network: descriptors or memory are used up.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+        let arriving = next_connection(&mut listeners, &[], "a connection for metrics");
+        let ((stream, peer, with_tls), _) = arriving.await;
         let (credentials, proxy) = (credentials.borrow().clone(), proxy.for_another());
         limit.admit(|place| {
             let connection = async move {

@@ -7,12 +7,12 @@
 use std::convert::Infallible;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::net::UnixListener;
 use tokio::sync::{Semaphore, watch};
 
+use super::handed_sockets::{self, next_connection};
 use super::identity::Credentials;
 use super::proxy::Proxy;
 use super::{Arrived, serve_connection};
@@ -25,10 +25,7 @@ pub(super) type PodsListener = Arc<UnixListener>;
 
 /// Takes a listening socket.
 pub(super) fn listener(socket: OwnedFd) -> anyhow::Result<PodsListener> {
-    let listener = std::os::unix::net::UnixListener::from(socket);
-    listener.set_nonblocking(true)?;
-    let listener = UnixListener::from_std(listener).context("take the socket for pods")?;
-    Ok(Arc::new(listener))
+    handed_sockets::unix(socket).context("take the socket for pods")
 }
 
 /// Accepts connections of pods on the newest socket, once there is one. Each has a place among those of all callers, too.
@@ -41,32 +38,9 @@ pub(super) async fn accept(
 ) -> Infallible {
     let own = Arc::new(Semaphore::new(CONNECTIONS));
     loop {
-        let newest = listeners.borrow_and_update().clone();
-        let Some(listener) = newest else {
-            if listeners.changed().await.is_err() {
-                // No socket will come: apid is about to end.
-                std::future::pending::<()>().await;
-            }
-            continue;
-        };
-        // Neither semaphore is ever closed.
-        let held = (
-            own.clone().acquire_owned().await,
-            places.clone().acquire_owned().await,
-        );
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Ok(()) = listeners.changed() => continue,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                eprintln!("apid: accept a pod's connection: {error}");
-                // As for the network: descriptors or memory are used up.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+        let places = [&own, &places];
+        let arriving = next_connection(&mut listeners, &places, "a pod's connection");
+        let (stream, held) = arriving.await;
         let (credentials, proxy) = (credentials.clone(), proxy.for_another());
         let draining = draining.clone();
         instar_base::task::spawn(async move {

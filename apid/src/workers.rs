@@ -14,6 +14,7 @@ use anyhow::Context as _;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 
+use super::handed_sockets::{self, next_connection};
 use super::identity::Credentials;
 use super::proxy::Proxy;
 use super::unauthenticated_limit::UnauthenticatedLimit;
@@ -29,10 +30,7 @@ pub(super) type WorkersListener = Arc<TcpListener>;
 
 /// Takes a listening socket.
 pub(super) fn listener(socket: OwnedFd) -> anyhow::Result<WorkersListener> {
-    let listener = std::net::TcpListener::from(socket);
-    listener.set_nonblocking(true)?;
-    let listener = TcpListener::from_std(listener).context("take the socket for workers")?;
-    Ok(Arc::new(listener))
+    handed_sockets::tcp(socket).context("take the socket for workers")
 }
 
 /// Accepts connections on the newest socket, while there is one. Each has a place among those of all callers, too.
@@ -45,29 +43,9 @@ pub(super) async fn accept(
 ) -> Infallible {
     let limit = UnauthenticatedLimit::new(CONNECTIONS);
     loop {
-        let newest = listeners.borrow_and_update().clone();
-        let Some(listener) = newest else {
-            if listeners.changed().await.is_err() {
-                // No socket will come: apid is about to end.
-                std::future::pending::<()>().await;
-            }
-            continue;
-        };
-        // The semaphore is never closed.
-        let held = places.clone().acquire_owned().await;
-        let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
-            Ok(()) = listeners.changed() => continue,
-        };
-        let stream = match accepted {
-            Ok((stream, _)) => stream,
-            Err(error) => {
-                eprintln!("apid: accept a worker's connection: {error}");
-                // As for the network: descriptors or memory are used up.
-                tokio::time::sleep(Duration::from_millis(100)).await;
-                continue;
-            }
-        };
+        let places = [&places];
+        let arriving = next_connection(&mut listeners, &places, "a worker's connection");
+        let ((stream, _), held) = arriving.await;
         let (credentials, proxy) = (credentials.clone(), proxy.for_another());
         let draining = draining.clone();
         limit.admit(|unknown| {
