@@ -3,6 +3,10 @@
 //! Callers are dropped half-way: a sequence gives up its turn when the config changes. What is in memory has to reach the disk all the same,
 //! and in order, so a write belongs to no caller: it is numbered when it is asked for, and a task of its own carries it out.
 
+mod kept_record;
+
+pub use kept_record::KeptRecord;
+
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 

@@ -12,16 +12,13 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::image_digests::ImageDigests;
-use crate::base::lock::Lock as _;
-use crate::base::whole_file;
-use crate::record_file::RecordFile;
+use crate::record_file::KeptRecord;
 use crate::state_partition::IMAGES_IN_FORCE;
 use crate::values::Digest;
 use crate::values::ImageReference;
@@ -56,14 +53,7 @@ impl ImageInForce {
 /// The record of the images in force; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct ImagesInForce {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    file: RecordFile,
-    changes: watch::Sender<()>,
+    kept: KeptRecord<State>,
 }
 
 #[derive(Debug, Default)]
@@ -71,8 +61,6 @@ struct State {
     images: InForce,
     /// The entries of the settled config that a config on trial has lost.
     aside: InForce,
-    /// None until [`open`](ImagesInForce::open) has set a directory.
-    file: Option<PathBuf>,
 }
 
 impl State {
@@ -117,23 +105,15 @@ impl ImagesInForce {
     /// Starts from the record that the previous generation handed over.
     pub fn new(images: InForce) -> Self {
         let record = Self::default();
-        record.lock().images = images;
+        record.kept.lock().images = images;
         record
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.locked()
     }
 
     /// Keeps the record in this directory from now on. The entries of a record that is there already are newer, and replace the
     /// handed-over ones.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = directory.join(IMAGES_IN_FORCE.name);
-        let read = whole_file::read_json::<InForce>(&file);
-        let mut state = self.lock();
-        state.file = Some(file);
-        state.images.extend(read?.unwrap_or_default());
-        Ok(())
+        let take = |state: &mut State, read: InForce| state.images.extend(read);
+        self.kept.open(IMAGES_IN_FORCE, directory, take)
     }
 
     /// Returns the digest that a container is to run, if this name has been looked up for it.
@@ -143,7 +123,7 @@ impl ImagesInForce {
 
     /// Returns the same with the digest of its index, by which its registry is asked for it again.
     pub fn image(&self, container: &str, reference: &ImageReference) -> Option<ImageDigests> {
-        let state = self.lock();
+        let state = self.kept.lock();
         let image = state.images.get(container)?;
         (image.reference == *reference).then(|| image.digests())
     }
@@ -151,7 +131,7 @@ impl ImagesInForce {
     /// Puts an image in force. An index that is known of this image stays known.
     pub async fn set(&self, container: &str, reference: &ImageReference, image: ImageDigests) {
         let has_changed = {
-            let mut state = self.lock();
+            let mut state = self.kept.lock();
             let before = state.images.get(container);
             let known = before.filter(|before| before.reference == *reference);
             let image = image.or_index_of(known.map(ImageInForce::digests));
@@ -191,7 +171,7 @@ impl ImagesInForce {
         named: &Named,
         settled: Option<&Named>,
     ) {
-        let has_changed = self.lock().take_over(lost, named, settled);
+        let has_changed = self.kept.lock().take_over(lost, named, settled);
         if has_changed {
             self.changed().await;
         }
@@ -199,24 +179,24 @@ impl ImagesInForce {
 
     /// Returns the whole record.
     pub fn all(&self) -> InForce {
-        self.lock().images.clone()
+        self.kept.lock().images.clone()
     }
 
     /// Returns the record as it is without a config on trial, for the next generation.
     pub fn settled(&self) -> InForce {
-        self.lock().settled()
+        self.kept.lock().settled()
     }
 
     /// Returns all digests in force, and those that are once a trial is over.
     pub fn digests(&self) -> BTreeSet<Digest> {
-        let state = self.lock();
+        let state = self.kept.lock();
         let images = state.images.values().chain(state.aside.values());
         images.map(|image| image.digest).collect()
     }
 
     /// Lists the containers that run this digest, or run it once a trial is over.
     pub fn containers_of(&self, digest: Digest) -> Vec<String> {
-        let state = self.lock();
+        let state = self.kept.lock();
         let images = state.images.iter().chain(&state.aside);
         let of_it = images.filter(|(_, it)| it.digest == digest);
         of_it.map(|(container, _)| container.clone()).collect()
@@ -224,18 +204,14 @@ impl ImagesInForce {
 
     /// Returns a receiver that is notified about every change.
     pub fn watch(&self) -> watch::Receiver<()> {
-        self.shared.changes.subscribe()
+        self.kept.watch()
     }
 
     /// Writes the file. If that fails, the record holds until machined ends; containers run all the same.
     async fn changed(&self) {
-        self.shared.changes.send_replace(());
-        let newest = || {
-            let state = self.lock();
-            (state.file.clone(), state.settled())
-        };
+        self.kept.tell();
         let loss = "which images are in force is kept in memory alone";
-        self.shared.file.write(IMAGES_IN_FORCE, loss, newest).await;
+        self.kept.write(IMAGES_IN_FORCE, loss, State::settled).await;
     }
 }
 
@@ -243,6 +219,7 @@ impl ImagesInForce {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::base::whole_file;
 
     fn name(text: &str) -> ImageReference {
         text.parse().unwrap()

@@ -4,17 +4,14 @@
 //! made anew by the next look at the registry, without the approvals.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::path::Path;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::update::{Act, Event, Standing};
-use crate::base::lock::Lock as _;
-use crate::base::whole_file;
-use crate::record_file::RecordFile;
+use crate::record_file::KeptRecord;
 use crate::state_partition::IMAGE_UPDATES;
 use crate::values::{Digest, ImageReference};
 
@@ -87,46 +84,27 @@ pub struct Look {
 /// The record; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct ImageUpdates {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    file: RecordFile,
-    changes: watch::Sender<()>,
+    kept: KeptRecord<State>,
 }
 
 #[derive(Debug, Default)]
 struct State {
     updates: Updates,
     looks: BTreeMap<String, Look>,
-    /// None until [`open`](ImageUpdates::open) has set a directory.
-    file: Option<PathBuf>,
 }
 
 impl ImageUpdates {
     /// Starts from the record that the previous generation handed over.
     pub fn new(updates: Updates) -> Self {
         let record = Self::default();
-        record.lock().updates = updates;
+        record.kept.lock().updates = updates;
         record
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.locked()
     }
 
     /// Keeps the record in this directory from now on. A record that is there already is newer than a handed-over one, and replaces it.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = directory.join(IMAGE_UPDATES.name);
-        let read = whole_file::read_json(&file);
-        let mut state = self.lock();
-        state.file = Some(file);
-        if let Some(read) = read? {
-            state.updates = read;
-        }
-        Ok(())
+        let take = |state: &mut State, read| state.updates = read;
+        self.kept.open(IMAGE_UPDATES, directory, take)
     }
 
     /// Returns the standing of a container's image of this name.
@@ -146,7 +124,7 @@ impl ImageUpdates {
     }
 
     fn update(&self, container: &str, reference: &ImageReference) -> ImageUpdate {
-        let state = self.lock();
+        let state = self.kept.lock();
         let known = state.updates.get(container);
         let known = known.filter(|known| known.reference == *reference);
         known.map_or_else(|| ImageUpdate::new(reference.clone()), Clone::clone)
@@ -162,7 +140,10 @@ impl ImageUpdates {
         let before = self.update(container, reference);
         let (update, act) = before.clone().after(event);
         if update != before {
-            self.lock().updates.insert(container.to_owned(), update);
+            self.kept
+                .lock()
+                .updates
+                .insert(container.to_owned(), update);
             self.changed().await;
         }
         act
@@ -171,7 +152,7 @@ impl ImageUpdates {
     /// Drops the entries of all other containers.
     pub async fn retain(&self, containers: &BTreeSet<String>) {
         let has_changed = {
-            let mut state = self.lock();
+            let mut state = self.kept.lock();
             let before = state.updates.len();
             state.updates.retain(|name, _| containers.contains(name));
             state.looks.retain(|name, _| containers.contains(name));
@@ -186,22 +167,22 @@ impl ImageUpdates {
     pub fn looked(&self, container: &str, error: Option<String>) {
         let at = SystemTime::now();
         let look = Look { at, error };
-        self.lock().looks.insert(container.to_owned(), look);
+        self.kept.lock().looks.insert(container.to_owned(), look);
     }
 
     /// Returns the last look at the registry for a container.
     pub fn last_look(&self, container: &str) -> Option<Look> {
-        self.lock().looks.get(container).cloned()
+        self.kept.lock().looks.get(container).cloned()
     }
 
     /// Returns the whole record.
     pub fn all(&self) -> Updates {
-        self.lock().updates.clone()
+        self.kept.lock().updates.clone()
     }
 
     /// Returns the digests that must not be collected.
     pub fn needed(&self) -> BTreeSet<Digest> {
-        let state = self.lock();
+        let state = self.kept.lock();
         let updates = state.updates.values();
         updates
             .flat_map(|update| update.standing.needed())
@@ -210,18 +191,15 @@ impl ImageUpdates {
 
     /// Returns a receiver that is notified about every change.
     pub fn watch(&self) -> watch::Receiver<()> {
-        self.shared.changes.subscribe()
+        self.kept.watch()
     }
 
     /// Writes the file. If that fails, the record holds until machined ends.
     async fn changed(&self) {
-        self.shared.changes.send_replace(());
-        let newest = || {
-            let state = self.lock();
-            (state.file.clone(), state.updates.clone())
-        };
+        self.kept.tell();
         let loss = "which updates of images wait is kept in memory alone";
-        self.shared.file.write(IMAGE_UPDATES, loss, newest).await;
+        let written = |state: &State| state.updates.clone();
+        self.kept.write(IMAGE_UPDATES, loss, written).await;
     }
 }
 

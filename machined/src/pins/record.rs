@@ -9,18 +9,15 @@
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use super::preparation::Preparation;
 use super::terms::Terms;
-use crate::base::lock::Lock as _;
-use crate::base::whole_file;
 use crate::containers::ImageDigests;
-use crate::record_file::RecordFile;
+use crate::record_file::KeptRecord;
 use crate::state_partition::IMAGE_PINS;
 use crate::values::{Digest, ImageReference};
 
@@ -99,21 +96,8 @@ pub struct TooMany;
 /// The record; clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct Pins {
-    shared: Arc<Shared>,
-}
-
-#[derive(Debug, Default)]
-struct Shared {
-    state: Mutex<State>,
-    file: RecordFile,
-    wishes: watch::Sender<()>,
-}
-
-#[derive(Debug, Default)]
-struct State {
-    record: PinRecord,
-    /// None until [`open`](Pins::open) has set a directory.
-    file: Option<PathBuf>,
+    /// Its watchers are told what callers want.
+    kept: KeptRecord<PinRecord>,
 }
 
 /// The record as it is written down.
@@ -131,29 +115,19 @@ impl Pins {
     /// Starts from the record that the previous generation handed over.
     pub fn new(record: PinRecord) -> Self {
         let pins = Self::default();
-        pins.lock().record = record;
+        *pins.kept.lock() = record;
         pins
     }
 
     /// Returns the whole record.
     pub fn record(&self) -> PinRecord {
-        self.lock().record.clone()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.shared.state.locked()
+        self.kept.lock().clone()
     }
 
     /// Keeps the record in this directory from now on. A record that is there already is newer than a handed-over one, and replaces it.
     pub fn open(&self, directory: &Path) -> anyhow::Result<()> {
-        let file = directory.join(IMAGE_PINS.name);
-        let read = whole_file::read_json(&file);
-        let mut state = self.lock();
-        state.file = Some(file);
-        if let Some(read) = read? {
-            state.record = read;
-        }
-        Ok(())
+        let take = |record: &mut PinRecord, read| *record = read;
+        self.kept.open(IMAGE_PINS, directory, take)
     }
 
     /// Returns the images that are to be fetched and kept: those of callers first, as they wait for them, then those of the config, each
@@ -162,8 +136,8 @@ impl Pins {
         &self,
         of_config: impl IntoIterator<Item = (&'a ImageReference, &'static str, Terms)>,
     ) -> Vec<Wanted> {
-        let state = self.lock();
-        let calls = state.record.calls.iter();
+        let record = self.kept.lock();
+        let calls = record.calls.iter();
         let mut wanted: Vec<Wanted> = calls
             .map(|(reference, call)| Wanted {
                 reference: reference.clone(),
@@ -190,13 +164,13 @@ impl Pins {
 
     /// Returns the image that a pinned name meant.
     pub fn meaning(&self, reference: &ImageReference) -> Option<Meaning> {
-        self.lock().record.meanings.get(reference).cloned()
+        self.kept.lock().meanings.get(reference).cloned()
     }
 
     /// Notes the images that names mean; the names mean them for as long as they are pinned. An index that is known of an image stays known.
     pub async fn note(&self, meanings: Vec<(ImageReference, Meaning)>) {
         let has_changed = {
-            let known = &mut self.lock().record.meanings;
+            let known = &mut self.kept.lock().meanings;
             let before = known.clone();
             mean(known, meanings);
             *known != before
@@ -209,7 +183,7 @@ impl Pins {
     /// Forgets the images of all other names.
     pub async fn retain(&self, names: &BTreeSet<ImageReference>) {
         let has_changed = {
-            let known = &mut self.lock().record.meanings;
+            let known = &mut self.kept.lock().meanings;
             let before = known.len();
             known.retain(|reference, _| names.contains(reference));
             known.len() != before
@@ -221,22 +195,22 @@ impl Pins {
 
     /// Returns the images that must not be removed.
     pub fn digests(&self) -> BTreeSet<Digest> {
-        let state = self.lock();
-        let meanings = state.record.meanings.values();
+        let record = self.kept.lock();
+        let meanings = record.meanings.values();
         meanings.map(|meaning| meaning.digest).collect()
     }
 
     /// Returns the blobs of images that are not in the store yet.
     pub fn unfinished_blobs(&self) -> Vec<Digest> {
-        let state = self.lock();
-        let meanings = state.record.meanings.values();
+        let record = self.kept.lock();
+        let meanings = record.meanings.values();
         meanings.flat_map(|it| it.blobs.iter().copied()).collect()
     }
 
     /// Returns the first name by which an image is pinned.
     pub fn name_of(&self, digest: Digest) -> Option<ImageReference> {
-        let state = self.lock();
-        let mut meanings = state.record.meanings.iter();
+        let record = self.kept.lock();
+        let mut meanings = record.meanings.iter();
         let (name, _) = meanings.find(|(_, meaning)| meaning.digest == digest)?;
         Some(name.clone())
     }
@@ -246,7 +220,7 @@ impl Pins {
     /// # Errors
     /// There are too many.
     pub async fn pin(&self, images: Vec<ImageReference>, call: &ByCall) -> Result<(), TooMany> {
-        add(&mut self.lock().record.calls, images, call)?;
+        add(&mut self.kept.lock().calls, images, call)?;
         self.wishes_changed().await;
         Ok(())
     }
@@ -261,7 +235,7 @@ impl Pins {
         meanings: Vec<(ImageReference, Meaning)>,
     ) -> Result<(), TooMany> {
         {
-            let record = &mut self.lock().record;
+            let record = &mut *self.kept.lock();
             let call = ByCall {
                 terms: preparation.terms.clone(),
                 during: preparation.during.clone(),
@@ -280,13 +254,13 @@ impl Pins {
 
     /// Returns the upgrade that is prepared.
     pub fn preparation(&self) -> Option<Preparation> {
-        self.lock().record.preparation.clone()
+        self.kept.lock().preparation.clone()
     }
 
     /// Notes that the version of a preparation is written, unless another one has taken its place.
     pub async fn note_written(&self, written: &Preparation) {
         {
-            let preparation = &mut self.lock().record.preparation;
+            let preparation = &mut self.kept.lock().preparation;
             match preparation {
                 Some(known) if known == written => known.is_written = true,
                 _ => return,
@@ -297,7 +271,7 @@ impl Pins {
 
     /// Forgets the upgrade that is prepared. Its images stay pinned.
     pub async fn forget_preparation(&self) {
-        if self.lock().record.preparation.take().is_some() {
+        if self.kept.lock().preparation.take().is_some() {
             self.wishes_changed().await;
         }
     }
@@ -305,7 +279,7 @@ impl Pins {
     /// Takes a caller's pin back; returns whether there was one. An upgrade that needs it is not prepared any more.
     pub async fn unpin(&self, image: &ImageReference) -> bool {
         let was_there = {
-            let record = &mut self.lock().record;
+            let record = &mut *self.kept.lock();
             let preparation = &mut record.preparation;
             if preparation
                 .as_ref()
@@ -324,7 +298,7 @@ impl Pins {
     /// Forgets what a name meant that nothing pins any more, so that a new pin asks what it means then.
     pub async fn forget(&self, image: &ImageReference) {
         let has_changed = {
-            let record = &mut self.lock().record;
+            let record = &mut *self.kept.lock();
             // Another caller may have pinned it meanwhile.
             !record.calls.contains_key(image) && record.meanings.remove(image).is_some()
         };
@@ -337,7 +311,7 @@ impl Pins {
     /// than the committed one, and the images of the preparation that brought it. `image` is the digest of the committed installer.
     pub async fn release(&self, committed: &str, image: Option<Digest>) -> usize {
         let (released, has_changed) = {
-            let record = &mut self.lock().record;
+            let record = &mut *self.kept.lock();
             let prepared = record.preparation.as_ref();
             // The same version may be built anew, and prepared under itself.
             let is_prepared_one = prepared.is_some_and(|it| image == Some(it.digest));
@@ -360,27 +334,23 @@ impl Pins {
 
     /// Has whoever watches look again: another part of the machine wants an image.
     pub fn look_again(&self) {
-        self.shared.wishes.send_replace(());
+        self.kept.tell();
     }
 
     /// Watches which images callers want.
     pub fn watch(&self) -> watch::Receiver<()> {
-        self.shared.wishes.subscribe()
+        self.kept.watch()
     }
 
     async fn wishes_changed(&self) {
-        self.shared.wishes.send_replace(());
+        self.kept.tell();
         self.write().await;
     }
 
     /// Writes the file. If that fails, the record holds until machined ends.
     async fn write(&self) {
-        let newest = || {
-            let state = self.lock();
-            (state.file.clone(), state.record.clone())
-        };
         let loss = "which images are pinned is kept in memory alone";
-        self.shared.file.write(IMAGE_PINS, loss, newest).await;
+        self.kept.write(IMAGE_PINS, loss, PinRecord::clone).await;
     }
 }
 
@@ -417,6 +387,7 @@ fn add(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+    use crate::base::whole_file;
 
     fn name(text: &str) -> ImageReference {
         text.parse().unwrap()
