@@ -25,6 +25,7 @@ pub mod registry;
 mod seal;
 pub mod store;
 mod store_error;
+mod time_of_change;
 pub mod unpack;
 pub mod verification;
 

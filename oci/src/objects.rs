@@ -18,13 +18,12 @@ use std::io;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, Timespec, Timestamps, UTIME_OMIT, fstat, linkat, renameat, unlinkat, utimensat,
-};
+use rustix::fs::{AtFlags, CWD, fstat, linkat, renameat, unlinkat, utimensat};
 use rustix::io::Errno;
 
 use crate::seal::{self, ContentHash, Follow, Metadata, SealedFile};
 use crate::store_error::{StoreError, failed};
+use crate::time_of_change::time_of_change;
 
 /// The smallest file that is shared, in bytes: a smaller one takes a block of the disk, and its object a name in a directory.
 const SMALLEST: u64 = 4097;
@@ -257,17 +256,7 @@ impl Sharing {
 /// Replaces a file by a link to an object; returns whether it has. The directory keeps its time, which is the image's.
 fn replace(parent: &impl std::os::fd::AsFd, name: &[u8], object: &File) -> io::Result<bool> {
     use std::os::fd::AsRawFd as _;
-    let stat = fstat(parent)?;
-    let time = Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
-        },
-        last_modification: Timespec {
-            tv_sec: stat.st_mtime,
-            tv_nsec: stat.st_mtime_nsec as _,
-        },
-    };
+    let time = time_of_change(&fstat(parent)?);
     // By its descriptor: the object that was compared, whatever its path is by now.
     let source = format!("/proc/self/fd/{}", object.as_raw_fd());
     let linked = match linkat(CWD, source, parent, BESIDE, AtFlags::SYMLINK_FOLLOW) {

@@ -13,9 +13,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps,
-    UTIME_OMIT, Uid, XattrFlags, chmodat, chownat, fchmod, fchown, fsetxattr, fstat, futimens,
-    linkat, mkdirat, openat, openat2, readlinkat, statat, symlinkat, unlinkat, utimensat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Timespec, Timestamps, Uid,
+    XattrFlags, chmodat, chownat, fchmod, fchown, fsetxattr, fstat, futimens, linkat, mkdirat,
+    openat, openat2, readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -23,6 +23,7 @@ use super::Ownership;
 use super::entry::{Change, Entry, Metadata};
 use super::path::{DEEPEST, ImagePath};
 use super::sparse::SparseMap;
+use crate::time_of_change::time_of_change;
 
 /// Limit on symbolic links in one path: the kernel's own.
 const MOST_LINKS: usize = 40;
@@ -607,7 +608,12 @@ impl Tree {
         if empty && !ours {
             unlinkat(parent, name, AtFlags::REMOVEDIR)?;
         } else {
-            utimensat(parent, name, &modified(&stat), AtFlags::SYMLINK_NOFOLLOW)?;
+            utimensat(
+                parent,
+                name,
+                &time_of_change(&stat),
+                AtFlags::SYMLINK_NOFOLLOW,
+            )?;
         }
         Ok(empty && !ours)
     }
@@ -629,26 +635,13 @@ struct Modified(Timestamps);
 impl Modified {
     fn of(directory: BorrowedFd<'_>) -> Result<Self, TreeRefusal> {
         let stat = fstat(directory).step("looking at its directory")?;
-        Ok(Modified(modified(&stat)))
+        Ok(Modified(time_of_change(&stat)))
     }
 
     /// Restores the time after a change that is not one of the image.
     fn put_back(self, directory: BorrowedFd<'_>) -> Result<(), TreeRefusal> {
         // By name, as the descriptor may be a path-only one.
         utimensat(directory, ".", &self.0, AtFlags::empty()).step("setting its directory's time")
-    }
-}
-
-fn modified(stat: &Stat) -> Timestamps {
-    Timestamps {
-        last_access: Timespec {
-            tv_sec: 0,
-            tv_nsec: UTIME_OMIT,
-        },
-        last_modification: Timespec {
-            tv_sec: stat.st_mtime,
-            tv_nsec: stat.st_mtime_nsec as _,
-        },
     }
 }
 
