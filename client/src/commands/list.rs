@@ -2,11 +2,12 @@
 
 use instar_api::machine::list_request::Type;
 use instar_api::machine::{FileInfo, ListRequest};
-use instar_client::{Failure, FailureKind, Node};
+use instar_client::{Failure, Node};
 use serde_json::json;
 
 use crate::cli::{FileType, Global, List};
 use crate::each_node::each_node;
+use crate::unread_files::UnreadFiles;
 
 pub(super) async fn run(global: &Global, arguments: &List) -> Result<(), Failure> {
     let request = ListRequest {
@@ -24,19 +25,12 @@ pub(super) async fn run(global: &Global, arguments: &List) -> Result<(), Failure
             .collect(),
         report_xattrs: arguments.long,
     };
-    let mut troubles = 0;
+    let mut unread = UnreadFiles::default();
     each_node(global, async |node| {
-        troubles += list(global, node, &request, arguments.long).await?;
-        Ok(())
+        list(global, node, &request, arguments.long, &mut unread).await
     })
     .await?;
-    match troubles {
-        0 => Ok(()),
-        count => Err(Failure::new(
-            FailureKind::Failed,
-            format!("{count} of the files could not be looked at"),
-        )),
-    }
+    unread.end()
 }
 
 fn kind_of(kind: FileType) -> Type {
@@ -47,22 +41,20 @@ fn kind_of(kind: FileType) -> Type {
     }
 }
 
-/// Shows each file as it comes; returns the number of files that could not be read.
+/// Shows each file as it comes.
 async fn list(
     global: &Global,
     node: &Node,
     request: &ListRequest,
     long: bool,
-) -> Result<usize, Failure> {
+    unread: &mut UnreadFiles,
+) -> Result<(), Failure> {
     let doing = format!("cannot list {}", request.root);
     let explain = |status| node.explain(&doing, status);
     let reply = node.machine().list(node.request(request.clone())).await;
     let mut stream = reply.map_err(explain)?.into_inner();
-    let mut troubles = 0;
     while let Some(info) = stream.message().await.map_err(explain)? {
-        if !info.error.is_empty() {
-            eprintln!("{}: {}", node.name(), info.error);
-            troubles += 1;
+        if unread.tell(node, &info.error) {
             continue;
         }
         global.output.show(
@@ -83,7 +75,7 @@ async fn list(
             },
         )?;
     }
-    Ok(troubles)
+    Ok(())
 }
 
 fn long_line(info: &FileInfo) -> String {

@@ -1,15 +1,16 @@
 //! `usage`: the size of files on the node.
 
 use instar_api::machine::DiskUsageRequest;
-use instar_client::{Failure, FailureKind};
+use instar_client::Failure;
 use serde_json::json;
 
 use crate::cli::{Global, Usage};
 use crate::each_node::each_node;
 use crate::output::human;
+use crate::unread_files::UnreadFiles;
 
 pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failure> {
-    let mut troubles = 0;
+    let mut unread = UnreadFiles::default();
     each_node(global, async |node| {
         let request = DiskUsageRequest {
             recursion_depth: i32::from(arguments.depth) + 1,
@@ -21,9 +22,7 @@ pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failur
         let reply = node.machine().disk_usage(node.request(request)).await;
         let mut stream = reply.map_err(explain)?.into_inner();
         while let Some(info) = stream.message().await.map_err(explain)? {
-            if !info.error.is_empty() {
-                eprintln!("{}: {}", node.name(), info.error);
-                troubles += 1;
+            if unread.tell(node, &info.error) {
                 continue;
             }
             let size = u64::try_from(info.size).unwrap_or(0);
@@ -35,11 +34,5 @@ pub(super) async fn run(global: &Global, arguments: &Usage) -> Result<(), Failur
         Ok(())
     })
     .await?;
-    match troubles {
-        0 => Ok(()),
-        count => Err(Failure::new(
-            FailureKind::Failed,
-            format!("{count} of the files could not be looked at"),
-        )),
-    }
+    unread.end()
 }
