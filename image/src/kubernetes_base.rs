@@ -98,8 +98,12 @@ const XTABLES: &str = "usr/lib/x86_64-linux-gnu/xtables";
 const INIT: &str = "usr/lib/instar/kubernetes-init";
 /// The place of the program that tells kubelet of a shutdown.
 const LOGIND: &str = "usr/lib/instar/logind";
-/// The other name of kubernetes-init: agents call it to reboot the machine.
-const SYSTEMCTL: (&str, &str) = ("usr/bin/systemctl", "../lib/instar/kubernetes-init");
+/// Other names of kubernetes-init: agents call it by these to reboot the machine.
+const OF_REBOOTS: [(&str, &str); 3] = [
+    ("usr/bin/systemctl", "../lib/instar/kubernetes-init"),
+    ("usr/sbin/reboot", "../lib/instar/kubernetes-init"),
+    ("usr/sbin/shutdown", "../lib/instar/kubernetes-init"),
+];
 
 /// The inputs and output of a build.
 #[derive(Debug)]
@@ -244,7 +248,7 @@ fn debian_layer(programs: &mut Programs<'_>) -> Result<Tree> {
     for (package, path) in PROGRAMS {
         programs.add(&mut tree, package, path)?;
     }
-    for (path, target) in OTHER_NAMES.into_iter().chain([SYSTEMCTL]) {
+    for (path, target) in OTHER_NAMES.into_iter().chain(OF_REBOOTS) {
         tree.symlink(path, target)?;
     }
     programs.add_plugins(&mut tree, "iptables", XTABLES)?;
@@ -328,6 +332,17 @@ mod tests {
             let folder = path.rsplit_once('/').unwrap().0;
             let program = format!("{folder}/{target}");
             assert!(PROGRAMS.iter().any(|(_, path)| *path == program), "{path}");
+        }
+    }
+
+    /// A link that leads elsewhere would be seen only by the agent that calls it.
+    #[test]
+    fn programs_of_reboots_are_kubernetes_init() {
+        for (path, target) in OF_REBOOTS {
+            let up = path.split('/').count() - 2;
+            assert_eq!(target.matches("../").count(), up, "{path}");
+            let program = target.trim_start_matches("../");
+            assert_eq!(format!("usr/{program}"), INIT, "{path}");
         }
     }
 
