@@ -507,10 +507,13 @@ impl Keeper {
             return without_wanted(&record, &mut self.trial);
         };
         let before = record.clone();
-        let readiness = match self.plane.holds() {
-            // Others run, and prove nothing about these.
-            true => &Readiness::Unknown("these wait for a snapshot of etcd".to_owned()),
-            false => &self.in_cluster.readiness,
+        // A snapshot before them may have taken minutes, in which others ran.
+        let elapsed = elapsed.min(self.done_at.elapsed());
+        let waits = Readiness::Unknown("these wait for a snapshot of etcd".to_owned());
+        let (readiness, elapsed) = match self.plane.holds() {
+            // Others run, and neither prove anything about these nor speak against them.
+            true => (&waits, Duration::ZERO),
+            false => (&self.in_cluster.readiness, elapsed),
         };
         let choice = choose(
             &mut record,
@@ -519,8 +522,7 @@ impl Keeper {
             Look {
                 readiness,
                 services: seen.services,
-                // A snapshot before them may have taken minutes, in which others ran.
-                elapsed: elapsed.min(self.done_at.elapsed()),
+                elapsed,
             },
             kubernetes.ready_within,
         );
