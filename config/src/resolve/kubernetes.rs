@@ -12,14 +12,14 @@ use super::{
             Cidr, Cluster, ControlPlane, EndpointUrl, Extension, ImageReference, Kubernetes,
             NodeSettings, Taint, TaintEffect,
         },
-        section::{Scalar, Section},
+        section::Section,
     },
     Documents,
     both_shapes::BothShapes,
     cluster::{Subnets, arguments, network},
     containers::within,
     control_plane::{control_plane, is_control_plane},
-    extensions, trust,
+    extensions, node_metadata, trust,
 };
 
 /// The domain of a cluster's services, unless the config says otherwise.
@@ -209,13 +209,10 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
         of_machine.and_then(|kubelet| kubelet.section("nodeIP")),
         document.as_ref().and_then(|own| own.section("nodeIP")),
     );
-    let texts = |(name, value): (&str, Scalar<'_>)| (name.to_owned(), value.text.to_owned());
     NodeSettings {
-        labels: labels.map(texts).collect(),
-        annotations: annotations.map(texts).collect(),
-        taints: taints
-            .filter_map(|(key, taint)| Some((key.to_owned(), taint.parsed::<Taint>()?)))
-            .collect(),
+        labels: node_metadata::labels(labels),
+        annotations: node_metadata::annotations(annotations),
+        taints: node_metadata::taints(taints),
         kubelet_config: config.unwrap_or_default(),
         kubelet_arguments: arguments(&kubelet),
         default_seccomp: kubelet

@@ -183,6 +183,32 @@ cluster:
     assert_eq!(dns, ["10.3.0.10", "fd00:3::a"]);
 }
 
+/// Each of them would keep the node out of its cluster, or its kubelet from starting.
+#[test]
+fn metadata_that_a_cluster_refuses_is_refused() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    for (field, wrong, complaint) in [
+        (
+            "nodeLabels",
+            "{disk: very fast}",
+            "nodeLabels.disk: the value has",
+        ),
+        ("nodeLabels", "{'my disk': fast}", "the name has"),
+        ("nodeAnnotations", "{'my rack': x}", "the name has"),
+        (
+            "nodeTaints",
+            "{dedicated: 'a b:NoSchedule'}",
+            "nodeTaints.dedicated: the value has",
+        ),
+        ("nodeTaints", "{'a/b/c': NoSchedule}", "the name has"),
+    ] {
+        let machine = format!("machine:\n    {field}: {wrong}\n");
+        let talos = talos.replacen("machine:\n", &machine, 1);
+        let errors = parse(format!("{talos}{OURS}").as_bytes()).unwrap_err();
+        assert!(errors.to_string().contains(complaint), "{errors}");
+    }
+}
+
 /// Fields for kubelet are JSON, which has finite numbers alone: `null` would take a field away.
 #[test]
 fn words_that_other_languages_take_for_numbers_are_text() {
