@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The programs: package and path.
-const PROGRAMS: [(&str, &str); 22] = [
+const PROGRAMS: [(&str, &str); 23] = [
     // For commands before the start of services.
     ("coreutils", "usr/bin/cat"),
     ("coreutils", "usr/bin/chmod"),
@@ -57,6 +57,8 @@ const PROGRAMS: [(&str, &str); 22] = [
     ("iptables", "usr/sbin/xtables-nft-multi"),
     ("nftables", "usr/sbin/nft"),
     ("util-linux", "usr/bin/nsenter"),
+    // For agents that ask here whether a reboot waits, by `test -f`.
+    ("coreutils", "usr/bin/test"),
 ];
 
 /// Programs that choose their work by the name that they are called by.
