@@ -26,6 +26,8 @@ pub struct Kubernetes {
     pub node: NodeSettings,
     /// The control plane of the cluster, if it runs on this machine.
     pub control_plane: Option<Box<ControlPlane>>,
+    /// The port of the machine's loopback at which pods find the cluster's API (KubePrism); `None` if the config asks for none.
+    pub prism: Option<u16>,
 }
 
 impl Kubernetes {
