@@ -131,11 +131,18 @@ fn hosts_toml(
             quoted(&format!("http://{PODS_REGISTRY}/v2/{host}"))
         );
     }
+    let mut asked = BTreeSet::new();
     for endpoint in &mirror.endpoints {
-        text += &format!(
+        let url = endpoint.url.to_string();
+        let table = format!(
             "[host.{}]\ncapabilities = [\"pull\", \"resolve\"]\n",
-            quoted(&endpoint.url.to_string())
+            quoted(&url)
         );
+        // Two tables of one name are no TOML: containerd would pull nothing of this registry.
+        if !asked.insert(url) {
+            continue;
+        }
+        text += &table;
         if endpoint.override_path {
             text += "override_path = true\n";
         }
@@ -227,6 +234,28 @@ mod tests {
         );
         assert_eq!(text("hosts/mirror.example.com/ca.crt"), "PEM");
         assert_eq!(files.len(), 3);
+    }
+
+    #[test]
+    fn a_mirror_that_is_named_twice_is_asked_once() {
+        let endpoint = |url: &str| MirrorEndpoint {
+            url: url.parse().unwrap(),
+            override_path: false,
+        };
+        let mirror = Mirror {
+            endpoints: ["http://a:5000", "http://b:5000", "http://a:5000/"]
+                .map(endpoint)
+                .into(),
+            skip_fallback: false,
+        };
+        let registries = Registries::default();
+        let file = hosts_toml("docker.io", &mirror, &registries, &BTreeSet::new());
+        let tables = file.content.lines().filter(|line| line.starts_with('['));
+        let tables: Vec<_> = tables.collect();
+        assert_eq!(
+            tables,
+            ["[host.\"http://a:5000\"]", "[host.\"http://b:5000\"]"]
+        );
     }
 
     /// What the config says of a registry's TLS holds also behind mirrors, which may all be away.
