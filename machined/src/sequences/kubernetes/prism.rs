@@ -20,7 +20,7 @@ use crate::config::Kubernetes;
 use crate::values::EndpointUrl;
 
 /// Limit on connections at once: those beyond it wait.
-const MOST: usize = 512;
+const MOST: usize = 128;
 /// Time limit for a connection to the cluster's API.
 const CONNECT: Duration = Duration::from_secs(10);
 /// The time after which the kernel asks whether the other end of a silent connection is still there, and again; at the third question in vain
