@@ -384,6 +384,8 @@ pub const SETTINGS: [Row; 26] = [
             "KubeNetworkConfig.dnsDomain",
             "KubeNetworkConfig.serviceSubnets",
             "KubeAPIServerCAConfig",
+            "machine.features.kubePrism",
+            "KubePrismConfig.port",
         ],
         except: &[],
     },

@@ -68,6 +68,8 @@ impl Sums {
 fn published(line: &str) -> Option<Published> {
     let (hex, rest) = line.split_once(' ')?;
     let file = rest.strip_prefix([' ', '*'])?;
+    // As of `sha256sum ./*`.
+    let file = file.strip_prefix("./").unwrap_or(file);
     let is_plain = !file.is_empty() && !file.contains('/') && !file.starts_with('.');
     is_plain.then_some(())?;
     Some(Published {
@@ -119,11 +121,16 @@ mod tests {
             "<html>",
             &line("../a.raw"),
             &line("a/b.raw"),
+            &line("./"),
+            &line("././a.raw"),
         ] {
             let text = format!("{good}{bad}\n");
             let refused = Sums::parse(&text).unwrap_err();
             assert!(refused.to_string().contains("line 2"), "{refused}");
         }
-        assert!(Sums::parse(&good.replace("  ", " *")).is_ok());
+        for as_good in [good.replace("  ", " *"), good.replace("  ", "  ./")] {
+            let sums = Sums::parse(&as_good).unwrap();
+            assert_eq!(sums.digest_of("a.raw"), Some(Digest::of(b"a.raw")));
+        }
     }
 }

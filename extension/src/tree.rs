@@ -1,5 +1,6 @@
 //! The tree of an extension: its release file, the units in it, and which of them are started.
 
+mod hidden;
 mod started;
 
 use std::collections::BTreeMap;
@@ -59,6 +60,18 @@ pub enum Unusable {
         name: ExtensionName,
         /// The file.
         path: PathBuf,
+    },
+    /// It would hide programs of the base.
+    #[error(
+        "{name} has /{path}, which would hide what the base has there, with programs that the node needs: {advice}"
+    )]
+    Hides {
+        /// The extension.
+        name: ExtensionName,
+        /// The file or directory.
+        path: &'static str,
+        /// What to do instead.
+        advice: &'static str,
     },
     /// It brings files that would have no effect, or one that nobody expects.
     #[error("{name} has {path}, which has no place in an extension of the system itself: {advice}")]
@@ -145,6 +158,7 @@ impl Extension {
     ) -> Result<Self, Unusable> {
         let reader = Reader { tree, name };
         reader.only(&["usr", "opt"])?;
+        reader.hides_nothing()?;
         reader
             .release(Hierarchy::Usr)?
             .fits(name, host, Hierarchy::Usr)?;

@@ -31,7 +31,7 @@ use crate::{
 };
 
 /// The programs: package and path.
-const PROGRAMS: [(&str, &str); 22] = [
+const PROGRAMS: [(&str, &str); 23] = [
     // For commands before the start of services.
     ("coreutils", "usr/bin/cat"),
     ("coreutils", "usr/bin/chmod"),
@@ -57,6 +57,8 @@ const PROGRAMS: [(&str, &str); 22] = [
     ("iptables", "usr/sbin/xtables-nft-multi"),
     ("nftables", "usr/sbin/nft"),
     ("util-linux", "usr/bin/nsenter"),
+    // For agents that ask here whether a reboot waits, by `test -f`.
+    ("coreutils", "usr/bin/test"),
 ];
 
 /// Programs that choose their work by the name that they are called by.
@@ -98,8 +100,12 @@ const XTABLES: &str = "usr/lib/x86_64-linux-gnu/xtables";
 const INIT: &str = "usr/lib/instar/kubernetes-init";
 /// The place of the program that tells kubelet of a shutdown.
 const LOGIND: &str = "usr/lib/instar/logind";
-/// The other name of kubernetes-init: agents call it to reboot the machine.
-const SYSTEMCTL: (&str, &str) = ("usr/bin/systemctl", "../lib/instar/kubernetes-init");
+/// Other names of kubernetes-init: agents call it by these to reboot the machine.
+const OF_REBOOTS: [(&str, &str); 3] = [
+    ("usr/bin/systemctl", "../lib/instar/kubernetes-init"),
+    ("usr/sbin/reboot", "../lib/instar/kubernetes-init"),
+    ("usr/sbin/shutdown", "../lib/instar/kubernetes-init"),
+];
 
 /// The inputs and output of a build.
 #[derive(Debug)]
@@ -244,7 +250,7 @@ fn debian_layer(programs: &mut Programs<'_>) -> Result<Tree> {
     for (package, path) in PROGRAMS {
         programs.add(&mut tree, package, path)?;
     }
-    for (path, target) in OTHER_NAMES.into_iter().chain([SYSTEMCTL]) {
+    for (path, target) in OTHER_NAMES.into_iter().chain(OF_REBOOTS) {
         tree.symlink(path, target)?;
     }
     programs.add_plugins(&mut tree, "iptables", XTABLES)?;
@@ -328,6 +334,17 @@ mod tests {
             let folder = path.rsplit_once('/').unwrap().0;
             let program = format!("{folder}/{target}");
             assert!(PROGRAMS.iter().any(|(_, path)| *path == program), "{path}");
+        }
+    }
+
+    /// A link that leads elsewhere would be seen only by the agent that calls it.
+    #[test]
+    fn programs_of_reboots_are_kubernetes_init() {
+        for (path, target) in OF_REBOOTS {
+            let up = path.split('/').count() - 2;
+            assert_eq!(target.matches("../").count(), up, "{path}");
+            let program = target.trim_start_matches("../");
+            assert_eq!(format!("usr/{program}"), INIT, "{path}");
         }
     }
 

@@ -10,7 +10,7 @@
 //! - `extensions`: from the plan to services; `layers`: their files over the base.
 //! - `supervisor`, `service`: the decisions, without side effects; `processes`, `starter`, `output`, `notify`, `cgroups`: what carries them out.
 //! - `shutdown`: the service that tells kubelet that everything ends, before it does.
-//! - `reboot`: a reboot of the machine that waits, or that a pod asks for.
+//! - `reboot`: a reboot of the machine that waits; `reboot_commands`: the programs by which a pod asks for one.
 //! - `report`: the status for machined; `ending`: the end of everything.
 //!
 //! The decision: a small program in one thread runs the units of extensions as they were published. systemd in the container was the other
@@ -31,6 +31,7 @@ mod notify;
 mod output;
 mod processes;
 mod reboot;
+mod reboot_commands;
 mod report;
 mod run;
 mod service;
@@ -40,7 +41,7 @@ mod starter;
 mod supervisor;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::{self, ExitCode};
 
@@ -56,11 +57,12 @@ use signals::Signals;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = env::args_os().skip(1).collect();
     let called = env::args_os().next().unwrap_or_default();
-    if Path::new(&called).ends_with(reboot::SYSTEMCTL) {
+    let name = Path::new(&called).file_name().and_then(OsStr::to_str);
+    if let Some(program) = name.and_then(reboot_commands::called) {
         let words = arguments
             .iter()
             .map(|word| word.to_string_lossy().into_owned());
-        return reboot::systemctl(&words.collect::<Vec<_>>());
+        return reboot_commands::run(program, &words.collect::<Vec<_>>());
     }
     if let [word, rest @ ..] = arguments.as_slice()
         && word == starter::WORD

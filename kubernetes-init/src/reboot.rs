@@ -1,17 +1,11 @@
-//! Reboots as pods know them: a file says that one waits, and a signal or `systemctl reboot` asks for one. kured works by these.
+//! A reboot that waits, as pods know it: a file says so. kured and other agents look for it.
 
 use std::fs;
 use std::io;
 use std::path::PathBuf;
-use std::process::ExitCode;
-
-use instar_sys::signals::{REBOOT, send};
 
 /// The file that says that a reboot waits; pods see it below the host path /var/run.
 const REQUIRED: &str = "/run/reboot-required";
-
-/// The program that agents call on a machine with systemd.
-pub(crate) const SYSTEMCTL: &str = "systemctl";
 
 /// The file that says why a reboot waits, if one does.
 #[derive(Debug)]
@@ -52,22 +46,6 @@ impl Required {
         }
         self.is_shown = true;
         Ok(())
-    }
-}
-
-/// Does what `systemctl` is asked for, as far as this machine knows it: a reboot.
-pub(crate) fn systemctl(arguments: &[String]) -> ExitCode {
-    if !matches!(arguments, [word] if word == "reboot") {
-        eprintln!("this machine has no systemd; of its commands, only `systemctl reboot` is known");
-        return ExitCode::FAILURE;
-    }
-    // Whoever may signal PID 1 may ask for a reboot, as on a machine with systemd.
-    match send(1, REBOOT) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("PID 1 cannot be asked for a reboot: {error}");
-            ExitCode::FAILURE
-        }
     }
 }
 

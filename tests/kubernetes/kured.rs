@@ -2,14 +2,15 @@
 
 use anyhow::{Context as _, ensure};
 use instar_tests::{
-    FollowedProgram, GREETER_PORT, Greeter, Node, Outcome, Scratch, Test, chapters, http,
-    prepare_upgrade, push_kured, tests,
+    FollowedProgram, GREETER_PORT, Greeter, ImageUnderTest, Node, OciImage, Outcome, Scratch, Test,
+    chapters, http, prepare_upgrade, push_kured, tests,
 };
 use serde_json::Value;
 
 use crate::PATIENCE;
 use crate::cluster::{Cluster, NAME};
 use crate::manifests::{self, RebootBy};
+use crate::operator::{Operator, it_is_told};
 use crate::shown::{give_it_a_network, wait_for_os};
 
 /// The file by which kured sees that a reboot waits, as a pod sees it.
@@ -17,10 +18,15 @@ const SENTINEL: &str = "/read/sentinel/reboot-required";
 /// kured's lock: an annotation of its DaemonSet.
 const LOCK: &str = "weave.works/kured-node-lock";
 
+/// The version that gives itself up, and why.
+const BROKEN: &str = "v0.3.0";
+const REASON: &str = "the moon is full";
+
 pub(crate) fn tests() -> Vec<Test> {
     tests![
         kured_reboots_into_a_prepared_version,
         kured_reboots_by_its_command,
+        a_broken_version_costs_one_reboot,
     ]
 }
 
@@ -31,7 +37,7 @@ async fn kured_reboots_into_a_prepared_version(scratch: Scratch) -> Outcome {
     let mut seen = Seen::from_now_on(&cluster)?;
     chapters![
         no_reboot_is_required(&node),
-        a_prepared_version_waits_for_a_reboot(&node, &cluster),
+        a_prepared_version_waits_for_a_reboot(&node, &cluster, "v0.2.0"),
         kured_locks_and_cordons(&mut seen),
         the_version_starts(&node, &cluster, &before),
         kured_uncordons_and_unlocks(&mut seen),
@@ -46,11 +52,37 @@ async fn kured_reboots_by_its_command(scratch: Scratch) -> Outcome {
     let node = cluster.plan_node(&scratch)?.boot().await?;
     let before = Before::of(&node, &cluster, RebootBy::Command).await?;
     chapters![
-        a_prepared_version_waits_for_a_reboot(&node, &cluster),
+        a_prepared_version_waits_for_a_reboot(&node, &cluster, "v0.2.0"),
         the_version_starts(&node, &cluster, &before),
         pods_are_back_and_no_reboot_is_required(&node, &before),
     ]
     .await
+}
+
+/// kured asks for nothing but the file: if it came again after the failure, the node would be drained and rebooted for ever.
+async fn a_broken_version_costs_one_reboot(scratch: Scratch) -> Outcome {
+    let cluster = Cluster::start(&scratch)?;
+    push_broken(&cluster, &scratch)?;
+    let node = cluster.plan_node(&scratch)?.boot().await?;
+    let before = Before::of(&node, &cluster, RebootBy::Signal).await?;
+    let mut seen = Seen::from_now_on(&cluster)?;
+    chapters![
+        a_prepared_version_waits_for_a_reboot(&node, &cluster, BROKEN),
+        kured_locks_and_cordons(&mut seen),
+        the_node_goes_back_and_says_why(&node, &scratch),
+        kured_uncordons_and_unlocks(&mut seen),
+        pods_are_back_and_no_reboot_is_required(&node, &before),
+        it_was_tried_once(&node, &scratch),
+    ]
+    .await
+}
+
+fn push_broken(cluster: &Cluster, scratch: &Scratch) -> Outcome {
+    let broken = OciImage::read(&ImageUnderTest::second()?.installer())?;
+    let broken = broken.first_layer_alone();
+    let broken = broken.giving_up(scratch, BROKEN, REASON)?;
+    broken.push(&cluster.registry, "instar/installer", BROKEN)?;
+    Ok(())
 }
 
 /// The node with kured and another pod, before anything waits.
@@ -129,8 +161,12 @@ async fn no_reboot_is_required(node: &Node) -> Outcome {
     Ok(())
 }
 
-async fn a_prepared_version_waits_for_a_reboot(node: &Node, cluster: &Cluster) -> Outcome {
-    let image = cluster.registry.installer_for_guest("v0.2.0");
+async fn a_prepared_version_waits_for_a_reboot(
+    node: &Node,
+    cluster: &Cluster,
+    version: &str,
+) -> Outcome {
+    let image = cluster.registry.installer_for_guest(version);
     let prepared = prepare_upgrade(node, &image).await??;
     ensure!(prepared.exit_code == 0, "{prepared:#?}");
     let seen = node.wait_until("the file is there", PATIENCE, async || {
@@ -138,7 +174,8 @@ async fn a_prepared_version_waits_for_a_reboot(node: &Node, cluster: &Cluster) -
     });
     let seen = seen.await?;
     println!("{seen}");
-    ensure!(seen.contains("v0.2.0 is prepared"), "{seen}");
+    let words = format!("{version} is prepared");
+    ensure!(seen.contains(&words), "{seen}");
     Ok(())
 }
 
@@ -162,6 +199,21 @@ async fn the_version_starts(node: &Node, cluster: &Cluster, before: &Before) -> 
     println!("{}", shown["status"]["nodeInfo"]);
     let same = shown["metadata"]["uid"] == before.node["metadata"]["uid"];
     ensure!(same, "it is another node: {shown:#}");
+    Ok(())
+}
+
+async fn the_node_goes_back_and_says_why(node: &Node, scratch: &Scratch) -> Outcome {
+    it_is_told(node, scratch, "upgrades", REASON).await?;
+    let version = node.version().await?.tag;
+    ensure!(version == "v0.1.0", "{version} runs");
+    Ok(())
+}
+
+async fn it_was_tried_once(node: &Node, scratch: &Scratch) -> Outcome {
+    let operator = Operator::of(node, scratch)?;
+    let said = operator.run(&["get", "upgrades", "-o", "json"]).await?;
+    let failures = said.output.matches("\"failed\"").count();
+    ensure!(failures == 1, "{said:?}");
     Ok(())
 }
 

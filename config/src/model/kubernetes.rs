@@ -26,6 +26,8 @@ pub struct Kubernetes {
     pub node: NodeSettings,
     /// The control plane of the cluster, if it runs on this machine.
     pub control_plane: Option<Box<ControlPlane>>,
+    /// The port of the machine's loopback at which pods find the cluster's API (KubePrism); `None` if the config asks for none.
+    pub prism: Option<u16>,
 }
 
 impl Kubernetes {
@@ -270,7 +272,17 @@ const SHUTDOWN: (&str, &str, &str) = (
     "shutdownGracePeriodByPodPriority",
 );
 
+/// The option by which the config itself names the node to kubelet.
+const OWN_NAME: &str = "hostname-override";
+
 impl NodeSettings {
+    /// The name of the node that the config gives kubelet, whatever the machine is called; as kubelet takes it.
+    #[must_use]
+    pub fn own_name(&self) -> Option<String> {
+        let name = self.kubelet_arguments.get(OWN_NAME)?.last()?.to_lowercase();
+        (!name.is_empty()).then_some(name)
+    }
+
     /// The longest time that kubelet may have to end pods: the machine's services wait for it.
     pub const LONGEST_SHUTDOWN: Duration = Duration::from_secs(600);
 

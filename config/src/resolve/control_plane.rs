@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use super::{
     super::{
-        model::{Cidr, ClientIdentity, ClusterKeys, Component, ControlPlane, EndpointUrl, Secret},
+        model::{
+            Cidr, ClientIdentity, ClusterKeys, Component, ControlPlane, EndpointUrl,
+            ImageReference, Secret,
+        },
         section::Section,
     },
     Documents,
@@ -23,6 +26,8 @@ const NAME: &str = "kubernetes";
 /// The subnets, unless the config says otherwise.
 const POD_SUBNET: &str = "10.244.0.0/16";
 const SERVICE_SUBNET: &str = "10.96.0.0/12";
+/// The image of CoreDNS that runs where the config asks for it and names none: that of kubeadm 1.36.
+const CORE_DNS: &str = "registry.k8s.io/coredns/coredns:v1.14.2";
 
 /// Whether the machine is one of a control plane.
 pub(super) fn is_control_plane(documents: &Documents<'_>) -> bool {
@@ -66,7 +71,7 @@ pub(super) fn control_plane(
         scheduler: component(&part("scheduler", "KubeSchedulerConfig")),
         etcd: component(&part("etcd", "")),
         proxy: if_named(&part("proxy", "KubeProxyConfig")),
-        core_dns: if_named(&part("coreDNS", "KubeCoreDNSConfig")).and_then(|it| it.image),
+        core_dns: core_dns(&part("coreDNS", "KubeCoreDNSConfig")),
         manifests: manifests(documents),
         keys: keys?,
         endpoint,
@@ -147,12 +152,28 @@ fn component(part: &BothShapes<'_>) -> Component {
     }
 }
 
-/// Reads kube-proxy or CoreDNS: each runs where the config names its image, and does not turn it off.
-fn if_named(part: &BothShapes<'_>) -> Option<Component> {
+/// Whether the config turns kube-proxy or CoreDNS on or off, if it says so.
+fn is_on(part: &BothShapes<'_>) -> Option<bool> {
     let flag = |field| part.read(field, Section::flag);
-    let is_off = flag("disabled") == Some(true) || flag("enabled") == Some(false);
+    let is_disabled = flag("disabled");
+    is_disabled.map(|it| !it).or_else(|| flag("enabled"))
+}
+
+/// Reads kube-proxy, which runs where the config names its image, and does not turn it off.
+fn if_named(part: &BothShapes<'_>) -> Option<Component> {
     let component = component(part);
+    let is_off = is_on(part) == Some(false);
     (!is_off && component.image.is_some()).then_some(component)
+}
+
+/// Reads the image of CoreDNS, which runs where the config names it or turns it on. A config that says nothing of it leaves DNS to its owner.
+fn core_dns(part: &BothShapes<'_>) -> Option<ImageReference> {
+    let named: Option<ImageReference> = part.read("image", Section::parsed);
+    match is_on(part) {
+        Some(false) => None,
+        Some(true) => named.or_else(|| CORE_DNS.parse().ok()),
+        None => named,
+    }
 }
 
 fn port(documents: &Documents<'_>, api_server: &BothShapes<'_>) -> u16 {

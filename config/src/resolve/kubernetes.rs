@@ -12,14 +12,14 @@ use super::{
             Cidr, Cluster, ControlPlane, EndpointUrl, Extension, ImageReference, Kubernetes,
             NodeSettings, Taint, TaintEffect,
         },
-        section::{Scalar, Section},
+        section::Section,
     },
     Documents,
     both_shapes::BothShapes,
     cluster::{Subnets, arguments, network},
     containers::within,
     control_plane::{control_plane, is_control_plane},
-    extensions, trust,
+    extensions, node_metadata, trust,
 };
 
 /// The domain of a cluster's services, unless the config says otherwise.
@@ -29,6 +29,8 @@ const DNS: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 96, 0, 10));
 /// The time for becoming ready with other extensions: by default, and the limits. containerd and kubelet start within some seconds.
 const READY_WITHIN: Duration = Duration::from_secs(300);
 const READY_LIMITS: RangeInclusive<Duration> = Duration::from_secs(30)..=Duration::from_secs(3600);
+/// The port of KubePrism, unless the config says otherwise.
+const PRISM: u16 = 7445;
 /// The label and the taint of nodes with a control plane.
 const ROLE: &str = "node-role.kubernetes.io/control-plane";
 
@@ -74,7 +76,20 @@ pub(super) fn kubernetes(
         cluster: cluster?,
         ready_within: ready_within?,
         image: image?,
+        prism: prism(documents),
     })
+}
+
+/// Reads the port of KubePrism. Its document has it on.
+fn prism(documents: &Documents<'_>) -> Option<u16> {
+    let ports = 1..=u16::MAX;
+    if let Some(document) = documents.one("KubePrismConfig") {
+        return document.number("port", ports);
+    }
+    let of_machine = documents.section("features")?.section("kubePrism")?;
+    let port = of_machine.number("port", ports);
+    let is_on = of_machine.flag("enabled") == Some(true);
+    is_on.then(|| port.unwrap_or(PRISM))
 }
 
 /// The API server by the machine's loopback: no link and no name has to work for the node that it runs on.
@@ -209,13 +224,10 @@ fn node(documents: &Documents<'_>) -> NodeSettings {
         of_machine.and_then(|kubelet| kubelet.section("nodeIP")),
         document.as_ref().and_then(|own| own.section("nodeIP")),
     );
-    let texts = |(name, value): (&str, Scalar<'_>)| (name.to_owned(), value.text.to_owned());
     NodeSettings {
-        labels: labels.map(texts).collect(),
-        annotations: annotations.map(texts).collect(),
-        taints: taints
-            .filter_map(|(key, taint)| Some((key.to_owned(), taint.parsed::<Taint>()?)))
-            .collect(),
+        labels: node_metadata::labels(labels),
+        annotations: node_metadata::annotations(annotations),
+        taints: node_metadata::taints(taints),
         kubelet_config: config.unwrap_or_default(),
         kubelet_arguments: arguments(&kubelet),
         default_seccomp: kubelet

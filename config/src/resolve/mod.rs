@@ -14,6 +14,7 @@ mod install;
 mod kubernetes;
 mod manifests;
 mod network;
+mod node_metadata;
 mod observation;
 mod registries;
 mod system;

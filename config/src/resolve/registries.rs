@@ -1,5 +1,7 @@
 //! The sources of images.
 
+use std::collections::BTreeMap;
+
 use base64::{Engine, prelude::BASE64_STANDARD};
 
 use super::{
@@ -12,6 +14,9 @@ use super::{
     },
     Documents, trust,
 };
+
+/// The names of Docker's registry, and the host that serves its images.
+const HUB: ([&str; 2], &str) = (["docker.io", "index.docker.io"], "registry-1.docker.io");
 
 pub(super) fn registries(documents: &Documents<'_>) -> Registries {
     let mut registries = Registries::default();
@@ -48,7 +53,21 @@ pub(super) fn registries(documents: &Documents<'_>) -> Registries {
             registries.auth.insert(host, auth);
         }
     }
+    note_hub(&mut registries.tls);
+    note_hub(&mut registries.auth);
     registries
+}
+
+/// Gives the host of Docker's registry the settings that the config has for its name, unless the host has some of its own: they are looked up by
+/// the host that is asked, and images have the name.
+fn note_hub<T: Clone>(settings: &mut BTreeMap<RegistryHost, T>) {
+    let (names, host) = HUB;
+    let setting = names
+        .into_iter()
+        .find_map(|name| settings.get(name).cloned());
+    if let (Some(setting), Ok(host)) = (setting, host.parse::<RegistryHost>()) {
+        settings.entry(host).or_insert(setting);
+    }
 }
 
 /// Reads a host, which is the key of a map in the large document.

@@ -61,6 +61,7 @@ fn a_worker_of_talosctl_joins_its_cluster() {
         let names = kubernetes.extensions.iter().map(|it| it.name.as_str());
         assert_eq!(names.collect::<Vec<_>>(), ["containerd", "kubernetes"]);
         assert!(kubernetes.node.default_seccomp);
+        assert_eq!(kubernetes.prism, Some(7445));
         let container = parsed.config.containers.last().unwrap();
         assert_eq!(container.name.as_str(), "kubernetes");
         assert_eq!(container.security.profile, SecurityProfile::Node);
@@ -181,6 +182,59 @@ cluster:
     let dns = parsed.config.kubernetes.unwrap().cluster.dns;
     let dns: Vec<_> = dns.iter().map(ToString::to_string).collect();
     assert_eq!(dns, ["10.3.0.10", "fd00:3::a"]);
+}
+
+#[test]
+fn pods_find_the_api_at_the_machine_where_the_config_asks_for_it() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let of_talos = "            enabled: true\n            port: 7445\n";
+    assert!(talos.contains(of_talos));
+    for (fields, expected) in [
+        ("            enabled: true\n", Some(7445)),
+        (
+            "            enabled: true\n            port: 7000\n",
+            Some(7000),
+        ),
+        ("            enabled: false\n            port: 7445\n", None),
+        ("            port: 7445\n", None),
+    ] {
+        let talos = talos.replacen(of_talos, fields, 1);
+        let parsed = parse(format!("{talos}{OURS}").as_bytes()).unwrap();
+        assert_eq!(
+            parsed.config.kubernetes.unwrap().prism,
+            expected,
+            "{fields}"
+        );
+    }
+    let wrong = talos.replacen("port: 7445", "port: 70000", 1);
+    let errors = parse(format!("{wrong}{OURS}").as_bytes()).unwrap_err();
+    assert!(errors.to_string().contains("kubePrism.port"), "{errors}");
+}
+
+/// Each of them would keep the node out of its cluster, or its kubelet from starting.
+#[test]
+fn metadata_that_a_cluster_refuses_is_refused() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    for (field, wrong, complaint) in [
+        (
+            "nodeLabels",
+            "{disk: very fast}",
+            "nodeLabels.disk: the value has",
+        ),
+        ("nodeLabels", "{'my disk': fast}", "the name has"),
+        ("nodeAnnotations", "{'my rack': x}", "the name has"),
+        (
+            "nodeTaints",
+            "{dedicated: 'a b:NoSchedule'}",
+            "nodeTaints.dedicated: the value has",
+        ),
+        ("nodeTaints", "{'a/b/c': NoSchedule}", "the name has"),
+    ] {
+        let machine = format!("machine:\n    {field}: {wrong}\n");
+        let talos = talos.replacen("machine:\n", &machine, 1);
+        let errors = parse(format!("{talos}{OURS}").as_bytes()).unwrap_err();
+        assert!(errors.to_string().contains(complaint), "{errors}");
+    }
 }
 
 /// Fields for kubelet are JSON, which has finite numbers alone: `null` would take a field away.

@@ -171,7 +171,8 @@ fn manifests_with_aliases_do_not_grow_without_limit() {
 }
 
 #[test]
-fn core_dns_runs_where_its_image_is_named() {
+fn core_dns_runs_where_the_config_names_it_or_turns_it_on() {
+    let usual = Some("registry.k8s.io/coredns/coredns:v1.14.2");
     let of_cluster = |fields: &str| with_fields(&format!("    coreDNS: {{{fields}}}\n"));
     let own = |fields: &str| {
         with_document(&format!(
@@ -185,7 +186,9 @@ fn core_dns_runs_where_its_image_is_named() {
             Some("r.io/coredns:v1"),
         ),
         (of_cluster("image: 'r.io/coredns:v1', disabled: true"), None),
-        (own("enabled: true"), None),
+        (own("enabled: true"), usual),
+        (of_cluster("disabled: false"), usual),
+        (of_cluster("disabled: true"), None),
         (
             own("enabled: true\nimage: r.io/coredns:v1"),
             Some("r.io/coredns:v1"),

@@ -541,6 +541,39 @@ fn the_mirror_of_everything_is_the_last_resort() {
     );
 }
 
+/// Both puller and containerd look credentials up by the host that asks for them.
+#[test]
+fn credentials_of_docker_io_are_those_of_the_host_that_serves_it() {
+    let auth = |name: &str, user: &str| {
+        format!(
+            "apiVersion: v1alpha1\nkind: RegistryAuthConfig\nname: {name}\nusername: {user}\npassword: x"
+        )
+    };
+    let own = "registry-1.docker.io";
+    let table = [
+        (auth("docker.io", "a"), Some("a")),
+        (auth("index.docker.io", "a"), Some("a")),
+        (auth(own, "b"), Some("b")),
+        (
+            auth("docker.io", "a") + "\n---\n" + &auth(own, "b"),
+            Some("b"),
+        ),
+        (auth("r.io", "a"), None),
+    ];
+    for (text, expected) in table {
+        let auth = config(&text).registries.auth;
+        let found = auth.iter().find(|(host, _)| host.to_string() == own);
+        let found = found.map(|(_, auth)| format!("{auth:?}"));
+        let is_there = |user: &str| {
+            found
+                .as_ref()
+                .is_some_and(|it| it.contains(&format!("{user:?}")))
+        };
+        assert_eq!(found.is_some(), expected.is_some(), "{text}");
+        assert!(expected.is_none_or(is_there), "{text}: {found:?}");
+    }
+}
+
 #[test]
 fn aliases_are_what_they_refer_to() {
     let config = config(

@@ -37,6 +37,7 @@ pub(super) fn kubernetes() -> Kubernetes {
             ..NodeSettings::default()
         },
         control_plane: None,
+        prism: None,
     }
 }
 

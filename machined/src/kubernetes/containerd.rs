@@ -106,11 +106,24 @@ fn hosts_toml(
 ) -> NodeFile {
     let directory = if host == "*" { "_default" } else { host };
     let mut text = String::new();
-    // The server is asked last. Without it, containerd takes the registry itself.
-    if mirror.skip_fallback
-        && let Some(last) = mirror.endpoints.last()
-    {
-        text += &format!("server = {}\n", quoted(&last.url.to_string()));
+    // The server is asked last, by the settings at the top. Without it, containerd takes the registry itself, and no settings for TLS.
+    let has_tls = registries.tls.keys().any(|it| it.to_string() == host);
+    match mirror.endpoints.last() {
+        Some(last) if mirror.skip_fallback => {
+            text += &format!("server = {}\n", quoted(&last.url.to_string()));
+            if last.override_path {
+                text += "override_path = true\n";
+            }
+            text += &tls_settings(&last.url.authority, registries);
+        }
+        _ if has_tls && host != "*" => {
+            text += &format!(
+                "server = {}\n",
+                quoted(&format!("https://{}", server_of(host)))
+            );
+            text += &tls_settings(host, registries);
+        }
+        _ => {}
     }
     if here.contains(host) {
         text += &format!(
@@ -118,22 +131,32 @@ fn hosts_toml(
             quoted(&format!("http://{PODS_REGISTRY}/v2/{host}"))
         );
     }
+    let mut asked = BTreeSet::new();
     for endpoint in &mirror.endpoints {
-        text += &format!(
+        let url = endpoint.url.to_string();
+        let table = format!(
             "[host.{}]\ncapabilities = [\"pull\", \"resolve\"]\n",
-            quoted(&endpoint.url.to_string())
+            quoted(&url)
         );
+        // Two tables of one name are no TOML: containerd would pull nothing of this registry.
+        if !asked.insert(url) {
+            continue;
+        }
+        text += &table;
         if endpoint.override_path {
             text += "override_path = true\n";
         }
         text += &tls_settings(&endpoint.url.authority, registries);
     }
-    let has_tls = registries.tls.keys().any(|it| it.to_string() == host);
-    if mirror.endpoints.is_empty() && has_tls {
-        text += &format!("[host.{}]\n", quoted(&format!("https://{host}")));
-        text += &tls_settings(host, registries);
-    }
     NodeFile::of_control(&format!("hosts/{directory}/hosts.toml"), &text)
+}
+
+/// Returns the host that serves a registry's images: Docker's is the one whose name is not its address.
+fn server_of(host: &str) -> &str {
+    match host {
+        "docker.io" => "registry-1.docker.io",
+        host => host,
+    }
 }
 
 /// Returns the TLS settings for the host that is asked.
@@ -211,6 +234,84 @@ mod tests {
         );
         assert_eq!(text("hosts/mirror.example.com/ca.crt"), "PEM");
         assert_eq!(files.len(), 3);
+    }
+
+    #[test]
+    fn a_mirror_that_is_named_twice_is_asked_once() {
+        let endpoint = |url: &str| MirrorEndpoint {
+            url: url.parse().unwrap(),
+            override_path: false,
+        };
+        let mirror = Mirror {
+            endpoints: ["http://a:5000", "http://b:5000", "http://a:5000/"]
+                .map(endpoint)
+                .into(),
+            skip_fallback: false,
+        };
+        let registries = Registries::default();
+        let file = hosts_toml("docker.io", &mirror, &registries, &BTreeSet::new());
+        let tables = file.content.lines().filter(|line| line.starts_with('['));
+        let tables: Vec<_> = tables.collect();
+        assert_eq!(
+            tables,
+            ["[host.\"http://a:5000\"]", "[host.\"http://b:5000\"]"]
+        );
+    }
+
+    /// What the config says of a registry's TLS holds also behind mirrors, which may all be away.
+    #[test]
+    fn the_last_server_has_its_own_settings() {
+        let mirror = |skip_fallback| Mirror {
+            endpoints: vec![MirrorEndpoint {
+                url: "https://m.example.com/v2/k8s".parse().unwrap(),
+                override_path: true,
+            }],
+            skip_fallback,
+        };
+        let none = Mirror::default();
+        let own = "skip_verify = true\n";
+        let of_mirror = format!(
+            "[host.\"https://m.example.com/v2/k8s\"]\ncapabilities = [\"pull\", \"resolve\"]\noverride_path = true\n{own}"
+        );
+        // the registry, its mirror → what its file says
+        let table = [
+            (
+                "r.example.com",
+                &none,
+                format!("server = \"https://r.example.com\"\n{own}"),
+            ),
+            (
+                "docker.io",
+                &none,
+                format!("server = \"https://registry-1.docker.io\"\n{own}"),
+            ),
+            (
+                "r.example.com",
+                &mirror(false),
+                format!("server = \"https://r.example.com\"\n{own}{of_mirror}"),
+            ),
+            (
+                "r.example.com",
+                &mirror(true),
+                format!(
+                    "server = \"https://m.example.com/v2/k8s\"\noverride_path = true\n{own}{of_mirror}"
+                ),
+            ),
+        ];
+        for (name, mirror, expected) in table {
+            let tls = HostTls {
+                insecure_skip_verify: true,
+                ..HostTls::default()
+            };
+            let registries = Registries {
+                tls: [name, "m.example.com"]
+                    .map(|it| (host(it), tls.clone()))
+                    .into(),
+                ..Registries::default()
+            };
+            let file = hosts_toml(name, mirror, &registries, &BTreeSet::new());
+            assert_eq!(file.content, expected, "{name} {mirror:?}");
+        }
     }
 
     /// The machine's own images come first: they are there when no registry is.

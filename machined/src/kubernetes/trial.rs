@@ -11,7 +11,8 @@
 //! ```
 //!
 //! - A node that has proven nothing yet has nothing to go back to: its first extensions are tried without a limit.
-//! - While nobody can tell whether the node is ready, because the cluster's API does not answer and kubelet itself is well, no time counts.
+//! - While nobody can tell whether the node is ready, because the cluster's API does not answer and kubelet itself is well, time counts only if the
+//!   node was ready when the trial began, also before a reboot: extensions may have cut it off, and nobody but the node can undo that then.
 //! - A service that has started again since the last look counts as one that does not run: it may be between two crashes.
 //! - Other extensions run until the container has the plan: up to then the node proves nothing.
 //! - The failure is forgotten once the config names other images, or gives them another limit: then they are tried again.
@@ -61,6 +62,9 @@ pub struct Record {
     /// The limit within which they failed, in seconds; none in a record of an older version.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub failed_within: Option<u64>,
+    /// Whether the node was ready when a trial began that has not come to its end: the silence of the cluster's API counts in it.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub was_ready: bool,
 }
 
 /// Whether the node is ready.
@@ -120,6 +124,7 @@ pub fn choose(
 ) -> Choice {
     if record.proven.as_ref() == Some(wanted) {
         record.forget_failed();
+        record.was_ready = false;
         *trial = None;
         return Choice::of(wanted);
     }
@@ -130,6 +135,8 @@ pub fn choose(
     record.forget_failed();
     let known = trial.take();
     let known = known.filter(|under_way| under_way.images == *wanted);
+    // One that was cut off before the first look, as by the trial of other extensions, stays one that was ready.
+    record.was_ready |= known.is_none() && *look.readiness == Readiness::Ready;
     // Up to the first choice other extensions ran: that time neither proves these nor speaks against them.
     let elapsed = match known {
         Some(_) => look.elapsed,
@@ -139,9 +146,10 @@ pub fn choose(
         images: wanted.clone(),
         ..Trial::default()
     });
-    let trouble = under_way.pass(Look { elapsed, ..look });
+    let trouble = under_way.pass(Look { elapsed, ..look }, record.was_ready);
     if under_way.ready_for >= STEADY {
         record.proven = Some(wanted.clone());
+        record.was_ready = false;
         return Choice::of(wanted);
     }
     if under_way.spent >= limit
@@ -169,15 +177,20 @@ impl Trial {
         self.is_given = true;
     }
 
-    /// Counts the time up to a look; returns why the node was not ready in it, if it was not.
-    fn pass(&mut self, look: Look<'_>) -> Option<String> {
+    /// Counts the time up to a look of a node that was ready before the trial, or was not; returns why it was not ready in that time, if it was
+    /// not.
+    fn pass(&mut self, look: Look<'_>, was_ready: bool) -> Option<String> {
         let again = match self.is_given && !look.elapsed.is_zero() {
             true => self.started_again(look.services),
             false => None,
         };
         let trouble = match look.readiness {
             Readiness::NotReady(why) => Some(why.clone()),
-            Readiness::Ready | Readiness::Unknown(_) => again,
+            Readiness::Ready => again,
+            Readiness::Unknown(why) => again.or_else(|| {
+                let is_cut_off = was_ready && self.is_given;
+                is_cut_off.then(|| format!("it was ready before, and is cut off since: {why}"))
+            }),
         };
         match (&trouble, look.readiness) {
             (Some(_), _) => {
@@ -288,6 +301,7 @@ impl Record {
         }
         self.failed = new.into_iter().map(|it| (it, why.to_owned())).collect();
         self.failed_within = Some(limit.as_secs());
+        self.was_ready = false;
     }
 
     fn forget_failed(&mut self) {
@@ -399,6 +413,38 @@ mod tests {
             let found = (choice.images == new, is_proven, !record.failed.is_empty());
             assert_eq!(found, expected, "{readiness:?} {looks}");
             assert_eq!(choice.instead.is_some(), !expected.0);
+        }
+    }
+
+    /// Nobody reaches a node whose network its extensions have taken away: neither a reboot nor a rollout helps it.
+    #[test]
+    fn a_node_that_is_cut_off_goes_back_by_itself_and_one_without_its_cluster_goes_on() {
+        let [old, new, third] = ["1", "2", "3"].map(|content| images(&[("k", content)]));
+        let unknown = Readiness::Unknown("no answer".to_owned());
+        // readiness at the first look, whether machined starts again then, what is wanted after that → it goes back
+        let table = [
+            (Readiness::Ready, false, &new, true),
+            (Readiness::Ready, true, &new, true),
+            (Readiness::Ready, false, &third, true),
+            (unknown.clone(), false, &new, false),
+            (not_ready(), false, &new, false),
+        ];
+        for (row, (first, starts_again, wanted, goes_back)) in table.into_iter().enumerate() {
+            let (mut trial, mut record) = (None, Record::default());
+            record.proven = Some(old.clone());
+            pass(&mut record, &mut trial, &new, &first, 1);
+            pass(&mut record, &mut trial, &new, &unknown, 2);
+            if starts_again {
+                trial = None;
+                let kept = serde_json::to_string(&record).unwrap();
+                record = serde_json::from_str(&kept).unwrap();
+            }
+            let choice = pass(&mut record, &mut trial, wanted, &unknown, 13);
+            assert_eq!(choice.images == old, goes_back, "{row}");
+            let why = choice.instead.unwrap_or_default();
+            assert_eq!(why.contains("cut off since: no answer"), goes_back, "{why}");
+            // The silence of what was proven speaks against nothing that comes after it.
+            assert!(!record.was_ready, "{row}");
         }
     }
 

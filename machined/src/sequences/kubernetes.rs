@@ -25,6 +25,7 @@ mod node_name;
 mod plan_again;
 mod pods_registry;
 mod pods_socket;
+mod prism;
 mod published;
 mod reboot_for_pod;
 mod reboot_required;
@@ -52,6 +53,7 @@ use self::in_cluster::{InCluster, Seen};
 use self::node_name::{host_name, node_name};
 use self::plan_again::PlanAgain;
 use self::pods_registry::PodsRegistry;
+use self::prism::Prism;
 use self::reboot_for_pod::reboot_for_pod;
 use self::reboot_required::reboot_required;
 use crate::base::blocking_io;
@@ -130,6 +132,7 @@ struct Keeper {
     choices: Choices,
     plane: Plane,
     pods_registry: PodsRegistry,
+    prism: Prism,
     trial: Option<Trial>,
     in_cluster: InCluster,
     plan_again: PlanAgain,
@@ -182,6 +185,7 @@ impl Keeper {
             since: Instant::now(),
             plane: Plane::default(),
             pods_registry: PodsRegistry::default(),
+            prism: Prism::default(),
             trial: None,
             in_cluster: InCluster::new(),
             plan_again: PlanAgain::default(),
@@ -199,6 +203,9 @@ impl Keeper {
         let mut problems = Vec::new();
         let (services, errors) = self.hear(&mut problems).await;
         if let Err(error) = pods_socket::keep(&self.machine).await {
+            problems.push(format!("{error:#}"));
+        }
+        if let Err(error) = self.prism.tend(kubernetes).await {
             problems.push(format!("{error:#}"));
         }
         let node = match node_name(&self.machine, self.since.elapsed()).await {
@@ -507,10 +514,13 @@ impl Keeper {
             return without_wanted(&record, &mut self.trial);
         };
         let before = record.clone();
-        let readiness = match self.plane.holds() {
-            // Others run, and prove nothing about these.
-            true => &Readiness::Unknown("these wait for a snapshot of etcd".to_owned()),
-            false => &self.in_cluster.readiness,
+        // A snapshot before them may have taken minutes, in which others ran.
+        let elapsed = elapsed.min(self.done_at.elapsed());
+        let waits = Readiness::Unknown("these wait for a snapshot of etcd".to_owned());
+        let (readiness, elapsed) = match self.plane.holds() {
+            // Others run, and neither prove anything about these nor speak against them.
+            true => (&waits, Duration::ZERO),
+            false => (&self.in_cluster.readiness, elapsed),
         };
         let choice = choose(
             &mut record,
@@ -519,8 +529,7 @@ impl Keeper {
             Look {
                 readiness,
                 services: seen.services,
-                // A snapshot before them may have taken minutes, in which others ran.
-                elapsed: elapsed.min(self.done_at.elapsed()),
+                elapsed,
             },
             kubernetes.ready_within,
         );

@@ -51,21 +51,24 @@ pub(super) fn why_node_joins_anew(
     new: &MachineConfig,
     node: Option<&str>,
 ) -> Option<&'static str> {
-    let before = &old.kubernetes.as_ref()?.cluster;
-    let after = &new.kubernetes.as_ref()?.cluster;
+    let (from, to) = (old.kubernetes.as_ref()?, new.kubernetes.as_ref()?);
+    let (before, after) = (&from.cluster, &to.cluster);
     if before.endpoint != after.endpoint {
         return Some("the config names another endpoint of the cluster");
     }
     if before.authorities != after.authorities {
         return Some("the config names other authorities of the cluster");
     }
-    let is_renamed = old.hostname != new.hostname
-        && match (&new.hostname, node) {
+    let is_renamed = match (from.node.own_name(), to.node.own_name()) {
+        (before, Some(after)) => before.as_ref() != Some(&after) && node != Some(after.as_str()),
+        (None, None) if old.hostname == new.hostname => false,
+        (_, None) => match (&new.hostname, node) {
             (HostnamePolicy::Fixed(name), Some(node)) => {
                 !name.to_string().eq_ignore_ascii_case(node)
             }
             _ => true,
-        };
+        },
+    };
     is_renamed.then_some("the machine gets another name")
 }
 
@@ -186,6 +189,11 @@ image: r.example.com/ext/containerd:v1
     fn pods_leave_before_their_node_joins_anew() {
         let of_lease = &format!("{WORKER}{NODE}");
         let named = |name: &str| of_lease.replace("auto: stable", &format!("hostname: {name}"));
+        let kubelet = "kind: KubeletConfig\n";
+        let overridden = |config: &str, name: &str| {
+            let own = format!("{kubelet}extraArgs: {{hostname-override: {name}}}\n");
+            config.replace(kubelet, &own)
+        };
         let (endpoint, authorities, name) = (
             "the config names another endpoint of the cluster",
             "the config names other authorities of the cluster",
@@ -206,6 +214,15 @@ image: r.example.com/ext/containerd:v1
             (of_lease, &named("node-2"), Some(name)),
             (&named("node-1"), &named("node-2"), Some(name)),
             (&named("node-1"), of_lease, Some(name)),
+            (of_lease, &overridden(of_lease, "Node-1"), None),
+            (of_lease, &overridden(of_lease, "node-2"), Some(name)),
+            (&overridden(of_lease, "node-1"), of_lease, Some(name)),
+            // The host's name is none of kubelet's business there.
+            (
+                &overridden(of_lease, "node-1"),
+                &overridden(&named("node-2"), "node-1"),
+                None,
+            ),
         ] {
             assert_ne!(old, new);
             let why = why(old, new, false);

@@ -169,13 +169,10 @@ impl Backup {
         }
         self.decided = Some(change.clone());
         tracing::warn!("Kubernetes: {told} without a snapshot of etcd: {error:#}");
-        // Another etcd comes with versions of the OS too, mostly at a boot, when it does not answer yet: that is nobody's to mend.
-        if change.of_version {
-            let missing = format!(
-                "{told} without a snapshot of etcd, as there was none to be had: {error:#}. If the cluster runs, take one by `etcd snapshot`"
-            );
-            self.missing = Some((now, missing));
-        }
+        let missing = format!(
+            "{told} without a snapshot of etcd, as there was none to be had: {error:#}. If the cluster runs, take one by `etcd snapshot`"
+        );
+        self.missing = Some((now, missing));
         Ok(())
     }
 }
@@ -226,7 +223,7 @@ impl Held {
             BackupError::Failed(_) => !is_decided && self.failures < TRIES,
             BackupError::Silent(_) => {
                 let is_young = situation.kubelet_has_run.is_none_or(|it| it < STARTED);
-                let may_answer = self.for_room || (self.change.of_version && is_young);
+                let may_answer = self.for_room || is_young;
                 let silent_since = self.silent_since.unwrap_or(self.at);
                 // Without the previous version nothing starts etcd, and it stays silent.
                 let is_over = self.at.saturating_duration_since(silent_since) >= SILENCE;
@@ -320,16 +317,18 @@ mod tests {
             // What was waited for in vain is not waited for again.
             (&v2, BOOTED, "ssss", false, true),
             (&v2, FORWARD, "ffff", false, true),
+            // An OS that brings another etcd begins with a boot.
             (&etcd, FORWARD, "n", true, false),
-            (&etcd, FORWARD, "s", false, false),
-            (&etcd, BOOTED, "s", false, false),
+            (&etcd, FORWARD, "s", false, true),
+            (&etcd, BOOTED, "s", true, false),
+            (&etcd, BOOTED, "sss", false, true),
             (&etcd, BOOTED, "ns", true, false),
             // It has waited for room before the boot.
             (&etcd, BOOTED_WAITING, "s", true, false),
             (&etcd, BOOTED_WAITING, "ss", true, false),
             (&etcd, BOOTED_WAITING, "sn", true, false),
             (&etcd, BOOTED_WAITING, "ssn", true, false),
-            (&etcd, BOOTED_WAITING, "sss", false, false),
+            (&etcd, BOOTED_WAITING, "sss", false, true),
             (&etcd, BOOTED_WAITING, "f", true, false),
             (&v2, BOOTED_WAITING, "s", true, false),
             // Proven extensions with another etcd.

@@ -1,4 +1,4 @@
-//! The node's name: the host's, as Kubernetes writes names.
+//! The node's name: the host's, as Kubernetes writes names, or the one that the config gives kubelet itself.
 //!
 //! A name that machined has made up, because no lease has named the machine, makes no other node of a member: the lease may be late, or may
 //! have run out. Such a member keeps its name until a lease or the config gives the machine another one.
@@ -19,6 +19,13 @@ const LEASE: Duration = Duration::from_secs(60);
 /// # Errors
 /// It waits for a lease, or kubelet's certificate cannot be read.
 pub(super) async fn node_name(machine: &Machine, waited: Duration) -> anyhow::Result<String> {
+    let configured = machine.config();
+    let kubernetes = configured
+        .as_ref()
+        .and_then(|it| it.config.kubernetes.as_ref());
+    if let Some(own) = kubernetes.and_then(|it| it.node.own_name()) {
+        return Ok(own);
+    }
     let host = host_name();
     if machine.network.status().borrow().is_named() {
         return Ok(host);
