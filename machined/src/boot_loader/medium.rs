@@ -167,8 +167,7 @@ impl Medium {
     }
 
     fn system(&self) -> io::Result<NewSystem> {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(self.open(Asset::Loader)?)?;
+        let loader = FileDigest::read(self.open(Asset::Loader)?)?;
         let mut keys = Vec::new();
         for (name, _) in self.volume.list(paths::KEYS)? {
             let content = self.volume.read(&format!("{}/{name}", paths::KEYS))?;
@@ -181,10 +180,7 @@ impl Medium {
                 version: self.entry.name.version.clone(),
                 uki: self.entry.uki,
             },
-            loader: FileDigest {
-                blake3: hasher.finalize(),
-                bytes: hasher.count(),
-            },
+            loader,
             keys,
             enrol_everywhere: enrols_everywhere(&config),
         })
