@@ -1,11 +1,11 @@
 //! The rollback: a reboot into the other version that was healthy once.
 //!
 //! ```text
-//! who asks                               │ the floor         │ rules for images, keys for upgrades
-//! ───────────────────────────────────────┼───────────────────┼─────────────────────────────────────
-//! a person                               │ refuses           │ refuse
-//! a person, by force                     │ a line in the log │ not asked, a line in the log
-//! a channel whose release does not work  │ refuses           │ not asked
+//! who asks                               │ the floor         │ rules for images, keys for upgrades │ damaged │ revoked by the firmware
+//! ───────────────────────────────────────┼───────────────────┼─────────────────────────────────────┼─────────┼────────────────────────
+//! a person                               │ refuses           │ refuse                              │ refused │ refused
+//! a person, by force                     │ a line in the log │ not asked, a line in the log        │ refused │ a line in the log
+//! a channel whose release does not work  │ refuses           │ not asked                           │ refused │ refused
 //! ```
 //!
 //! A version that fails its trial is left in any case: the boot loader and init go back by themselves, and ask nothing here.
@@ -18,6 +18,7 @@ use super::shutdown;
 use super::steps::boot_assets;
 use super::upgrade::{committed, trial_record};
 use super::written_version::{Refused, WrittenVersion, ask_keys};
+use crate::boot_loader::Unbootable;
 use crate::intent::next_config;
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::{Busy, Operation};
@@ -62,6 +63,17 @@ pub enum RollbackError {
         /// What refuses it, and what was found.
         why: String,
     },
+    /// The other version would not start.
+    #[error(
+        "{version}, which was healthy here once, would not start any more: {why}; the running version stays, and an upgrade to {version} writes \
+         it anew"
+    )]
+    Damaged {
+        /// The version.
+        version: String,
+        /// What was found.
+        why: String,
+    },
     /// No other version could be booted.
     #[error(transparent)]
     Failed(anyhow::Error),
@@ -81,6 +93,11 @@ pub async fn rollback(machine: &Arc<Machine>, by: RollbackBy) -> Result<ActorId,
         .await
         .map_err(RollbackError::Failed)?;
     may_go_back(machine, &other, by).await?;
+    let order = other.name.order;
+    let found = boot_assets::check_version(machine, &installed, order)
+        .await
+        .map_err(RollbackError::Failed)?;
+    would_start(&other.name.version.to_string(), found, by)?;
     // Also the running version, if its entry is not blessed: the caller wants to leave it.
     let staged = trial_record::tried_next(machine)
         .await
@@ -131,6 +148,25 @@ async fn may_go_back(machine: &Machine, to: &Entry, by: RollbackBy) -> Result<()
         judge(machine, &written, config.as_deref()).await?;
     }
     Ok(())
+}
+
+/// Refuses a version that would not start, before the loader is told to take it first. Force and a channel ask no rule, but no word of theirs
+/// mends a UKI. Which programs the firmware starts may change until the reboot, so force goes to a revoked one.
+fn would_start(
+    version: &str,
+    found: Option<Unbootable>,
+    by: RollbackBy,
+) -> Result<(), RollbackError> {
+    let version = version.to_owned();
+    match found {
+        None => Ok(()),
+        Some(Unbootable::Damaged(why)) => Err(RollbackError::Damaged { version, why }),
+        Some(Unbootable::Revoked(why)) if by == RollbackBy::Person { force: true } => {
+            tracing::warn!("forced, although {version} would not start: {why}");
+            Ok(())
+        }
+        Some(Unbootable::Revoked(why)) => Err(RollbackError::NotAllowed { version, why }),
+    }
 }
 
 /// Returns what is known of a version on the disk; `installed` is the upgrade that brought its UKI.
@@ -235,6 +271,31 @@ mod tests {
         let told = judged(&case, Some(Record::Full), law).await.unwrap_err();
         assert!(
             told.contains("rule 0000 (*)") && told.contains("denies it"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn nothing_leads_to_a_version_that_would_not_start() {
+        let person = |force| RollbackBy::Person { force };
+        let damaged = || Some(Unbootable::Damaged("it rots".to_owned()));
+        let revoked = || Some(Unbootable::Revoked("dbx".to_owned()));
+        for (found, by, is_taken) in [
+            (None, person(false), true),
+            (damaged(), person(false), false),
+            (damaged(), person(true), false),
+            (damaged(), RollbackBy::Channel, false),
+            (revoked(), person(false), false),
+            (revoked(), person(true), true),
+            (revoked(), RollbackBy::Channel, false),
+        ] {
+            let judged = would_start("v0.1.0", found.clone(), by);
+            assert_eq!(judged.is_ok(), is_taken, "{found:?}, {by:?}: {judged:?}");
+        }
+        let told = would_start("v0.1.0", damaged(), person(true)).unwrap_err();
+        let told = told.to_string();
+        assert!(
+            told.contains("v0.1.0") && told.contains("it rots"),
             "{told}"
         );
     }
