@@ -23,7 +23,7 @@ pub use next_loader::{
     forget_next_loader, start_next_loader_once, take_next_loader, was_started_by_next_loader,
 };
 pub use partition::{
-    EspError, MountedEsp, RefusedEntry, bless, forget, free_lost_clusters, is_installed, other,
-    prefer_other, state,
+    EspError, MountedEsp, RefusedEntry, bless, description, forget, free_lost_clusters,
+    is_installed, other, prefer_other, state,
 };
 pub use secure_boot::{Revocations, SecureBoot, SecureBootError, secure_boot};

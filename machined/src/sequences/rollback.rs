@@ -15,7 +15,7 @@ use std::sync::Arc;
 use instar_esp::Entry;
 
 use super::shutdown;
-use super::steps::boot_assets;
+use super::steps::boot_assets::{self, Installed};
 use super::upgrade::{committed, trial_record};
 use super::written_version::{Refused, WrittenVersion, ask_keys};
 use crate::boot_loader::Unbootable;
@@ -23,7 +23,9 @@ use crate::intent::next_config;
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::{Busy, Operation};
 use crate::store::event_log::ActorId;
-use crate::upgrade::{PendingUpgrade, Refusal, ReleaseOrigin, RootfsTrust, below_floor};
+use crate::upgrade::{
+    PendingUpgrade, Refusal, ReleaseOrigin, RootfsTrust, WrittenImage, below_floor,
+};
 
 /// Who asks for a rollback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -92,7 +94,8 @@ pub async fn rollback(machine: &Arc<Machine>, by: RollbackBy) -> Result<ActorId,
     let other = boot_assets::other(&machine.running, &installed)
         .await
         .map_err(RollbackError::Failed)?;
-    may_go_back(machine, &other, by).await?;
+    let of_medium = of_medium(&installed, &other).await;
+    may_go_back(machine, (&other, of_medium.as_ref()), by).await?;
     let order = other.name.order;
     let found = boot_assets::check_version(machine, &installed, order)
         .await
@@ -116,8 +119,23 @@ pub async fn rollback(machine: &Arc<Machine>, by: RollbackBy) -> Result<ActorId,
     Ok(shutdown::reboot_next(machine, lock))
 }
 
-/// Asks the floor, the rules for images and the keys for upgrades whether the version of this entry may be started.
-async fn may_go_back(machine: &Machine, to: &Entry, by: RollbackBy) -> Result<(), RollbackError> {
+/// Returns what the medium that the machine was installed from has said of the image of this entry's version.
+async fn of_medium(installed: &Installed, to: &Entry) -> Option<WrittenImage> {
+    let description = boot_assets::description(installed).await;
+    let description = description.unwrap_or_else(|error| {
+        tracing::warn!("nobody knows what the medium has said of its version: {error:#}");
+        None
+    });
+    WrittenImage::of_medium(&description?, &to.uki.blake3.to_string())
+}
+
+/// Asks the floor, the rules for images and the keys for upgrades whether the version of this entry may be started. `of_medium`: what its medium
+/// has said of its image.
+async fn may_go_back(
+    machine: &Machine,
+    (to, of_medium): (&Entry, Option<&WrittenImage>),
+    by: RollbackBy,
+) -> Result<(), RollbackError> {
     let is_forced = by == RollbackBy::Person { force: true };
     let version = &to.name.version;
     match below_floor(version, &machine.upgrades.floor_in_force()) {
@@ -145,7 +163,7 @@ async fn may_go_back(machine: &Machine, to: &Entry, by: RollbackBy) -> Result<()
     let written = known(version, installed);
     // Either may be the one that the next boot finds.
     for config in [machine.config(), next_config::planned(machine).await] {
-        judge(machine, &written, config.as_deref()).await?;
+        judge(machine, (&written, of_medium), config.as_deref()).await?;
     }
     Ok(())
 }
@@ -185,7 +203,7 @@ fn known(version: String, installed: Option<PendingUpgrade>) -> WrittenVersion {
 /// Judges a version that a reboot through the firmware is to start, by a config.
 async fn judge(
     machine: &Machine,
-    written: &WrittenVersion,
+    (written, of_medium): (&WrittenVersion, Option<&WrittenImage>),
     by: Option<&Configured>,
 ) -> Result<(), RollbackError> {
     let refused = |why: Refused| RollbackError::NotAllowed {
@@ -195,6 +213,7 @@ async fn judge(
     written.ask_rules(machine, by).await.map_err(refused)?;
     let image = written.upgrade.as_ref();
     let image = image.and_then(|upgrade| upgrade.written.as_ref());
+    let image = image.or(of_medium);
     let check = |trust: &RootfsTrust| trust.check_boot(&written.version, image);
     ask_keys(by, check).await.map(drop).map_err(refused)
 }
@@ -223,7 +242,7 @@ mod tests {
         let upgrade = record.map(|record| case.upgrade(record));
         let written = known("v0.2.0".to_owned(), upgrade);
         let config = case.config(law.0, law.1);
-        let judged = judge(&machine, &written, Some(&config)).await;
+        let judged = judge(&machine, (&written, None), Some(&config)).await;
         judged.map_err(|refused| refused.to_string())
     }
 
@@ -273,6 +292,28 @@ mod tests {
             told.contains("rule 0000 (*)") && told.contains("denies it"),
             "{told}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_version_from_a_medium_is_judged_by_what_that_has_said() {
+        let (case, directory) = (Case::new(), tempfile::tempdir().unwrap());
+        let machine = unbooted(directory.path()).await;
+        let written = known("v0.2.0".to_owned(), None);
+        for (record, key, is_allowed) in [
+            (Record::Full, Key::Owners, true),
+            (Record::Full, Key::Strangers, false),
+            (Record::OtherUki, Key::Owners, false),
+            (Record::Nothing, Key::Owners, false),
+        ] {
+            let of_medium = case.upgrade(record).written;
+            let config = case.config(Rule::None, key);
+            let judged = judge(&machine, (&written, of_medium.as_ref()), Some(&config)).await;
+            assert_eq!(
+                judged.is_ok(),
+                is_allowed,
+                "{record:?}, {key:?}: {judged:?}"
+            );
+        }
     }
 
     #[test]
@@ -325,7 +366,7 @@ mod tests {
             ("v0.1.0", person(true), true),
             ("v0.1.0", RollbackBy::Channel, false),
         ] {
-            let judged = may_go_back(&machine, &entry(version), by).await;
+            let judged = may_go_back(&machine, (&entry(version), None), by).await;
             assert_eq!(judged.is_ok(), is_allowed, "{version}, {by:?}: {judged:?}");
         }
     }

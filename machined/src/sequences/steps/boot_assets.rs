@@ -133,6 +133,14 @@ pub(in crate::sequences) async fn uki(
         .map(|entry| entry.uki.blake3.to_string()))
 }
 
+/// Returns what the installer image of a medium's version says of itself; None if the machine did not come from a medium that has it.
+pub(in crate::sequences) async fn description(
+    installed: &Installed,
+) -> anyhow::Result<Option<Vec<u8>>> {
+    let efi = installed.efi.clone();
+    blocking(move || Ok(boot_loader::description(&efi)?)).await
+}
+
 /// Removes the version of this order; no error if it is gone already.
 pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
