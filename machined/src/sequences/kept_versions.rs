@@ -46,7 +46,8 @@ pub async fn keep(machine: Arc<Machine>) {
     }
     tokio::time::sleep(AFTER_START).await;
     loop {
-        let pause = match look(&machine).await {
+        // In memory of its own, which is there only while it looks.
+        let pause = match Box::pin(look(&machine)).await {
             Ok(()) => EACH,
             Err(error) => {
                 tracing::warn!(
