@@ -18,6 +18,12 @@ use crate::pace::Pace;
 /// Size of the pieces in which content is read.
 const PIECE: usize = 64 << 10;
 
+/// Whether a desktop makes files of this name without being asked: macOS beside each file that it copies to FAT, others in directories that they
+/// show. No blob has such a name.
+fn is_of_a_desktop(name: &str) -> bool {
+    name.starts_with("._") || matches!(name, ".DS_Store" | "Thumbs.db" | "desktop.ini")
+}
+
 /// A directory that is read as a bundle.
 #[derive(Debug, Clone)]
 pub struct Directory {
@@ -109,7 +115,8 @@ impl Directory {
         read().map_err(|it| it.at(place(name)))
     }
 
-    /// Checks that there is no other file among the blobs. Files beside the bundle, on the same stick, are never read.
+    /// Checks that there is no other file among the blobs, but those that desktops leave in each directory that they copy or show. Files beside
+    /// the bundle, on the same stick, are never read, and neither are these.
     pub(crate) fn finish(&self, blobs: &BTreeSet<String>) -> Result<(), Refused> {
         let algorithms = BTreeSet::from(["sha256".to_owned()]);
         for (path, known) in [("blobs", &algorithms), ("blobs/sha256", blobs)] {
@@ -129,7 +136,7 @@ impl Directory {
         for entry in Dir::read_from(directory).map_err(failed)? {
             let entry = entry.map_err(failed)?;
             let name = String::from_utf8_lossy(entry.file_name().to_bytes());
-            if !matches!(&*name, "." | "..") && !known.contains(&*name) {
+            if !matches!(&*name, "." | "..") && !is_of_a_desktop(&name) && !known.contains(&*name) {
                 return Ok(Some(quote(name.as_bytes())));
             }
         }

@@ -253,7 +253,7 @@ impl Writer {
             self.document(Name::Layout, LAYOUT)?;
             self.document(Name::Summary, &summary)?;
             self.document(Name::Index, &index)?;
-            for path in [directory.join("blobs/sha256"), directory] {
+            for path in folders(&directory) {
                 let synced = File::open(&path).and_then(|it| it.sync_all());
                 synced.map_err(failed(path.display()))?;
             }
@@ -270,6 +270,16 @@ impl Writer {
         }
         Ok(self.plan.summary)
     }
+}
+
+/// The directories of a bundle, the innermost first. Each has names that are on the disk only once it was synced: FAT does not sync one with another,
+/// and a stick may be pulled out as soon as the bundle is whole.
+pub(crate) fn folders(directory: &Path) -> [PathBuf; 3] {
+    [
+        directory.join("blobs/sha256"),
+        directory.join("blobs"),
+        directory.to_owned(),
+    ]
 }
 
 /// Appends a member to an archive.

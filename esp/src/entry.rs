@@ -1,6 +1,9 @@
 //! The content of a boot entry: a Type #1 entry of the Boot Loader Specification.
 
-use std::fmt;
+use std::{
+    fmt,
+    io::{self, Read},
+};
 
 use blake3::Hash;
 use thiserror::Error;
@@ -24,6 +27,19 @@ impl FileDigest {
             blake3: blake3::hash(content),
             bytes: content.len() as u64,
         }
+    }
+
+    /// The digest and size of the content to its end.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn read(content: impl Read) -> io::Result<Self> {
+        let mut hasher = blake3::Hasher::new();
+        hasher.update_reader(content)?;
+        Ok(Self {
+            blake3: hasher.finalize(),
+            bytes: hasher.count(),
+        })
     }
 }
 
@@ -131,6 +147,8 @@ mod tests {
             )
         );
         assert!(text.len() < 512);
+        let read = FileDigest::read(&b"uki"[..]).unwrap();
+        assert_eq!(read, entry().uki);
         assert_eq!(Entry::read(entry().name, &text), Ok(entry()));
     }
 

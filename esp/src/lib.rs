@@ -3,6 +3,7 @@
 //! ```text
 //! EFI/BOOT/BOOTX64.EFI                      systemd-boot, where every firmware looks
 //! EFI/instar/a.efi  b.efi  c.efi            slots: one unified kernel image (UKI) each
+//! EFI/instar/image.json                     what the installer image of a medium's version says of itself
 //! loader/loader.conf
 //! loader/entries/instar-7-v0.2.0+3.conf     order 7, version v0.2.0, three tries left: names its slot and that UKI's digest
 //! loader/entries/instar-6-v0.1.0.conf       no counter: a blessed version, which was healthy once
@@ -22,6 +23,7 @@
 #![forbid(unsafe_code)]
 
 pub mod boot_order;
+mod description;
 mod entry;
 pub mod loader;
 mod lost_clusters;
@@ -33,6 +35,7 @@ mod slot;
 mod state;
 mod volume;
 
+pub use description::{describe, description};
 pub use entry::{Entry, FileDigest, NotAnEntry};
 pub use lost_clusters::{NotFreed, free_lost_clusters};
 pub use mounted::Mounted;

@@ -228,7 +228,7 @@ fn perform_step(
         Step::SyncFile(path) => volume.sync_file(path)?,
         Step::SyncFolder(path) => volume.sync_folder(path)?,
         Step::Verify(path, expected) => {
-            let found = digest_of(&mut volume.read_back(path)?)?;
+            let found = FileDigest::read(volume.read_back(path)?)?;
             if found != *expected {
                 return Err(Cause::Different {
                     found,
@@ -240,13 +240,4 @@ fn perform_step(
         Step::Replace { from, to } => volume.replace(from, to)?,
     }
     Ok(())
-}
-
-fn digest_of(content: &mut impl Read) -> io::Result<FileDigest> {
-    let mut hasher = blake3::Hasher::new();
-    hasher.update_reader(content)?;
-    Ok(FileDigest {
-        blake3: hasher.finalize(),
-        bytes: hasher.count(),
-    })
 }

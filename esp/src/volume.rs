@@ -12,6 +12,8 @@ pub mod paths {
     pub const BOOT: &str = "EFI/BOOT";
     /// The folder of the slots.
     pub const UKIS: &str = "EFI/instar";
+    /// What a version's installer image says of itself, on media and on what was installed from one.
+    pub const DESCRIPTION: &str = "EFI/instar/image.json";
     /// The folder of the entries.
     pub const ENTRIES: &str = "loader/entries";
     /// The loader's configuration.

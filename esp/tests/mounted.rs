@@ -4,12 +4,12 @@
 
 use std::{
     fs,
-    io::{Cursor, Read},
+    io::{self, Cursor, ErrorKind, Read},
 };
 
 use instar_esp::{
     Asset, DEFAULT_SLOTS, FileDigest, Mounted, NewSystem, NewVersion, State, Volume, add, bless,
-    install, perform,
+    describe, description, install, paths, perform,
 };
 
 fn version(name: &str) -> NewVersion {
@@ -91,4 +91,24 @@ fn a_file_takes_another_ones_place_only_where_there_is_one() {
     volume.replace("new", "old").unwrap_err();
     assert!(folder.path().join("new").exists());
     volume.create("new", &mut Cursor::new("y")).unwrap_err();
+}
+
+#[test]
+fn a_description_is_read_again_and_replaced_and_no_version_is_taken_for_one() {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir_all(folder.path().join(paths::UKIS)).unwrap();
+    fs::write(folder.path().join("EFI/instar/a.efi"), "uki").unwrap();
+    let mut volume = Mounted::at(folder.path());
+    assert_eq!(description(&volume).unwrap(), None);
+    let no_asset = |_| -> io::Result<Box<dyn Read>> { Err(ErrorKind::NotFound.into()) };
+    for text in ["{\"uki\":1}", "{}"] {
+        let plan = describe(text.as_bytes().to_vec());
+        perform(&plan, &mut volume, no_asset).unwrap();
+        let read = description(&volume).unwrap();
+        assert_eq!(read.as_deref(), Some(text.as_bytes()));
+    }
+    assert_eq!(State::read(&volume).unwrap().ukis.len(), 1);
+    let huge = vec![b' '; (64 << 10) + 1];
+    fs::write(folder.path().join(paths::DESCRIPTION), huge).unwrap();
+    assert_eq!(description(&volume).unwrap(), None);
 }

@@ -78,6 +78,23 @@ fn a_signed_program_is_verified_and_an_altered_one_is_not() {
 }
 
 #[test]
+fn a_machine_reads_the_signers_certificate_and_the_signed_ranges() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    keys::make(folder.path()).unwrap();
+    let signer = Signer::read(&at("db.key"), &at("db.crt")).unwrap();
+    let program = instar_pe::smallest();
+    let signed = authenticode::sign(&program, &signer).unwrap();
+    let layout = instar_pe::Layout::read(&signed).unwrap();
+    let place = layout.signatures(&signed, signed.len()).unwrap();
+    assert_eq!(place, program.len()..signed.len());
+    let signatures = instar_pe::pkcs7_signatures(&signed[place]);
+    assert_eq!(signatures.len(), 1);
+    let certificates = instar_pki::certificates_of_signature(signatures[0]).unwrap();
+    assert_eq!(certificates, [signer.certificate()]);
+}
+
+#[test]
 fn keys_are_private_belong_together_and_are_not_replaced() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name);

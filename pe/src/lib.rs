@@ -16,6 +16,12 @@ pub const SECTION_HEADER: usize = 40;
 const PE32_PLUS: u16 = 0x20B;
 /// The index of the data directory of signatures.
 const CERTIFICATES: usize = 4;
+/// Signatures begin and end at multiples of this, in bytes.
+const ALIGNMENT: usize = 8;
+/// Size of a signature's head: its length, revision and kind.
+const SIGNATURE_HEAD: usize = 8;
+/// Revision 2.0 and the kind PKCS#7, of a signature that firmware reads.
+const PKCS7: [u8; 4] = [0x00, 0x02, 0x02, 0x00];
 
 /// Why a file is not a usable program.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -154,6 +160,50 @@ impl Layout {
     pub fn certificates(&self) -> usize {
         self.optional + 112 + CERTIFICATES * 8
     }
+
+    /// The range of the signatures in a file of `length` bytes, empty at its end without any; `file` has at least its headers. `None` if they
+    /// would be outside of it.
+    #[must_use]
+    pub fn signatures(&self, file: &[u8], length: usize) -> Option<Range<usize>> {
+        let place = self.certificates();
+        let start = u32_at(file, place)? as usize;
+        let size = u32_at(file, place + 4)? as usize;
+        if start == 0 {
+            return Some(length..length);
+        }
+        let end = start.checked_add(size)?;
+        (end <= length).then_some(start..end)
+    }
+
+    /// The ranges before signatures that begin at this offset whose digest they sign: all but the checksum and the place of the signatures. The
+    /// digest is also of the zeros that lead to a multiple of eight bytes.
+    #[must_use]
+    pub fn signed(&self, signatures: usize) -> [Range<usize>; 3] {
+        let (checksum, certificates) = (self.checksum(), self.certificates());
+        [
+            0..checksum,
+            checksum + 4..certificates,
+            certificates + 8..signatures,
+        ]
+    }
+}
+
+/// The PKCS#7 signatures among the bytes of [`Layout::signatures`]. Those of other kinds, and all after a damaged one, are left out.
+#[must_use]
+pub fn pkcs7_signatures(mut signatures: &[u8]) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    while let Some(length) = u32_at(signatures, 0) {
+        let length = length as usize;
+        let Some(signature) = signatures.get(SIGNATURE_HEAD..length) else {
+            break;
+        };
+        if signatures[4..SIGNATURE_HEAD] == PKCS7 {
+            found.push(signature);
+        }
+        let next = length.next_multiple_of(ALIGNMENT);
+        signatures = signatures.get(next..).unwrap_or_default();
+    }
+    found
 }
 
 fn section(file: &[u8], at: usize, length: usize) -> Option<Section> {
@@ -246,6 +296,44 @@ mod tests {
         let headers = Layout::of_headers(&smallest()[..0x200], 0x600).unwrap();
         assert_eq!(headers.sections, layout.sections);
         Layout::of_headers(&smallest()[..0x200], 0x5FF).unwrap_err();
+    }
+
+    #[test]
+    fn signatures_are_outside_of_what_they_sign() {
+        let mut file = smallest();
+        let length = file.len();
+        let layout = Layout::read(&file).unwrap();
+        assert_eq!(layout.signatures(&file, length), Some(length..length));
+        let signature = |kind: [u8; 4], content: &[u8]| {
+            let head = u32::try_from(SIGNATURE_HEAD + content.len()).unwrap();
+            let mut entry = [&head.to_le_bytes()[..], &kind, content].concat();
+            entry.resize(entry.len().next_multiple_of(ALIGNMENT), 0);
+            entry
+        };
+        file.extend(signature(PKCS7, b"one"));
+        file.extend(signature([0, 1, 2, 0], b"of an older revision"));
+        file.extend(signature(PKCS7, b"another"));
+        let place = layout.certificates();
+        put_u32(&mut file, place, u32::try_from(length).unwrap());
+        let size = u32::try_from(file.len() - length).unwrap();
+        put_u32(&mut file, place + 4, size);
+        let range = layout.signatures(&file, file.len()).unwrap();
+        assert_eq!(range, length..file.len());
+        assert_eq!(layout.signatures(&file, file.len() - 1), None);
+        let found = pkcs7_signatures(&file[range]);
+        assert_eq!(found, [&b"one"[..], b"another"]);
+        let signed = layout.signed(length);
+        let left_out = length - signed.iter().map(|it| it.len()).sum::<usize>();
+        assert_eq!((signed[2].end, left_out), (length, 12));
+    }
+
+    #[test]
+    fn a_damaged_signature_ends_the_search() {
+        assert_eq!(pkcs7_signatures(&[]), Vec::<&[u8]>::new());
+        for length in [0_u32, 7, 100, u32::MAX] {
+            let table = [&length.to_le_bytes()[..], &PKCS7, b"content!"].concat();
+            assert_eq!(pkcs7_signatures(&table), Vec::<&[u8]>::new(), "{length}");
+        }
     }
 
     #[test]

@@ -17,6 +17,7 @@ mod kept;
 mod key;
 mod peer;
 mod pem;
+mod program_signature;
 mod request;
 mod role;
 pub mod rootfs_signature;
@@ -33,6 +34,7 @@ pub use pem::{
     PemError, certificate_from_pem, certificate_to_pem, certificates_from_pem,
     private_key_from_pem, with_standard_label,
 };
+pub use program_signature::certificates_of_signature;
 pub use request::{RequestError, ServerRequest, request_for_server};
 pub use role::{Role, may_all, roles_from_list, roles_to_list};
 pub use signature::is_signature;

@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
+use instar_esp::State;
 use instar_qemu::{Bus, Drive, VmSpec};
 use instar_tests::{
-    Channels, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, OciImage, Outcome,
-    Registry, Scratch, Test, chapters, tests, uefi,
+    Channels, EspImage, ImageUnderTest, Instarctl, MachineConfig, Node, NodePlan, OciImage,
+    Outcome, Registry, Scratch, Test, chapters, tests, uefi,
 };
 
 pub(crate) use instar_tests::INSTALLER;
@@ -18,6 +19,8 @@ use crate::channel::shut;
 pub(crate) const OTHER_PORT: u16 = 8085;
 /// Limit on the test: many boots of one machine, all through its firmware, on a host that runs others too.
 const LIFETIME: Duration = Duration::from_secs(1200);
+/// Time until a machine has looked at the versions on its disk: two minutes after its start, and some more on a busy host.
+const LOOKED_AT: Duration = Duration::from_secs(240);
 /// instarctl's exit code when a version was given up (its help).
 pub(crate) const ROLLED_BACK: Option<i32> = Some(6);
 
@@ -73,6 +76,7 @@ async fn from_a_cd_to_its_disk_and_on_from_there(scratch: Scratch) -> Outcome {
         there_is_nothing_to_roll_back_to(&client),
         an_upgrade_by_a_reboot_starts_the_other_version(&node, &client, &image("v0.2.0")),
         rollbacks_lead_back_and_there_again(&node, &client),
+        a_version_that_rots_is_not_gone_back_to(&node, &client, &scratch),
         a_soft_upgrade_does_not_reboot(&node, &client, &image("v0.1.0")),
         a_channel_does_not_lead_to_what_was_left(&node, &client, &channels, &image("v0.2.0")),
         after_a_power_cut_the_upgrades_version_boots(node),
@@ -122,6 +126,36 @@ async fn rollbacks_lead_back_and_there_again(node: &Node, client: &Instarctl) ->
         node.wait_until_ready(PATIENCE).await?;
     }
     Ok(())
+}
+
+/// Not by force either: no word mends it.
+async fn a_version_that_rots_is_not_gone_back_to(
+    node: &Node,
+    client: &Instarctl,
+    scratch: &Scratch,
+) -> Outcome {
+    let mut esp = EspImage::of_disk(&scratch.join("node.disk0.img"));
+    let state = State::read(&esp)?;
+    let mut entries = state.whole_entries();
+    let other = entries.find(|entry| entry.name.version.to_string() == "v0.1.0");
+    esp.rot(&other.context("no v0.1.0")?.slot.uki_path())?;
+    let said = client.run(&["rollback", "--force"]).await?;
+    ensure!(said.code != Some(0), "{said:?}");
+    ensure!(said.complaint.contains("would not start"), "{said:?}");
+    ensure!(node.version().await?.tag == "v0.2.0");
+    chapters![it_is_told_before_somebody_needs_it(node, client)].await
+}
+
+async fn it_is_told_before_somebody_needs_it(node: &Node, client: &Instarctl) -> Outcome {
+    let told = async || {
+        let get = ["get", "conditions", "VersionUnbootable"];
+        let said = client.run(&get).await?;
+        ensure!(said.output.contains("UkiDamaged"), "{said:?}");
+        ensure!(said.output.contains("v0.1.0"), "{said:?}");
+        Ok(())
+    };
+    node.wait_until("the rotten version is told", LOOKED_AT, told)
+        .await
 }
 
 /// A person went back from it: the channel's offer does not lead there again.

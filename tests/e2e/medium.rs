@@ -1,7 +1,7 @@
 //! Installations without a registry: the running version is copied from its medium.
 
 use anyhow::ensure;
-use instar_esp::{State, Volume as _, paths};
+use instar_esp::{State, Volume as _, description, paths};
 use instar_qemu::{Bus, DiskFormat, Drive, VmSpec, WriteFault, create_blank_disk};
 use instar_tests::{
     BY_OUR_BOOT_ENTRY, EspImage, Identity, ImageUnderTest, Instarctl, Node, NodePlan, Outcome,
@@ -61,6 +61,8 @@ fn is_on_disk(scratch: &Scratch, image: &ImageUnderTest) -> Outcome {
     let loader = esp.read(paths::LOADER)?;
     ensure!(loader == std::fs::read(image.loader())?, "another loader");
     ensure!(esp.list(paths::KEYS)?.len() == 3, "no keys");
+    let described = description(&esp)?;
+    ensure!(described.is_some(), "nothing is known of its image");
     Ok(())
 }
 

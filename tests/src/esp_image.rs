@@ -50,6 +50,14 @@ impl EspImage {
         self.create(path, &mut Cursor::new(content))
     }
 
+    /// Changes one bit in the middle of a file, as a disk does whose content rots.
+    pub fn rot(&mut self, path: &str) -> io::Result<()> {
+        let mut content = self.read(path)?;
+        let middle = content.len() / 2;
+        content[middle] ^= 1;
+        self.overwrite(path, &content)
+    }
+
     /// Adds a UKI as v0.2.0 beside the present version, with the last of its tries left.
     pub fn add_with_one_try(&mut self, uki: &[u8]) -> Result<()> {
         let new = NewVersion {

@@ -178,6 +178,33 @@ fn every_altered_byte_of_a_directory_is_refused() {
     assert!(said(&judge().unwrap_err()).contains("does not name the file \"other\""));
 }
 
+/// Whoever copies the directory to a stick with a Mac leaves them there.
+#[test]
+fn files_that_desktops_make_are_no_part_of_a_bundle() {
+    let contents = Contents::usual();
+    let directory = tempfile::tempdir().unwrap();
+    contents.directory(directory.path());
+    let judge = || verify(Files::open(directory.path()).unwrap(), &mut |_| {});
+    let blob = contents.blobs.keys().next().unwrap().hex();
+    for folder in ["blobs", "blobs/sha256"].map(|it| directory.path().join(it)) {
+        for name in [".DS_Store", "._sha256", "Thumbs.db", "desktop.ini"] {
+            fs::write(folder.join(name), "of a desktop").unwrap();
+        }
+        fs::write(folder.join(format!("._{blob}")), "of a Mac").unwrap();
+    }
+    assert!(judge().is_ok());
+    for other in [".hidden", "Thumbs.db.old", "_._"] {
+        let other = directory.path().join("blobs/sha256").join(other);
+        fs::write(&other, "").unwrap();
+        assert!(said(&judge().unwrap_err()).contains("does not name the file"));
+        fs::remove_file(&other).unwrap();
+    }
+    // A blob that has got such a name is missing.
+    let blobs = directory.path().join("blobs/sha256");
+    fs::rename(blobs.join(&blob), blobs.join(format!("._{blob}"))).unwrap();
+    assert!(judge().unwrap_err().fault.is_incomplete());
+}
+
 #[test]
 fn a_directory_is_not_left_by_links() {
     let contents = Contents::usual();

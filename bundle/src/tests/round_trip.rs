@@ -54,6 +54,22 @@ fn everything_is_read_as_it_was_written_from_both_forms() {
     assert_eq!(summary.bytes, bytes as u64);
 }
 
+/// A stick is pulled out as soon as the bundle is whole, and nobody syncs what was forgotten.
+#[test]
+fn each_directory_of_a_bundle_is_synced_at_its_end() {
+    let directory = tempfile::tempdir().unwrap();
+    Contents::usual().directory(directory.path());
+    let mut found = vec![directory.path().to_owned()];
+    let mut at = 0;
+    while let Some(folder) = found.get(at).cloned() {
+        at += 1;
+        let paths = fs::read_dir(folder).unwrap().map(|it| it.unwrap().path());
+        found.extend(paths.filter(|path| path.is_dir()));
+    }
+    found.reverse();
+    assert_eq!(found, crate::write::folders(directory.path()));
+}
+
 #[test]
 fn a_build_time_that_is_too_long_for_one_is_left_out() {
     let mut contents = Contents::default();

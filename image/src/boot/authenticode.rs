@@ -89,12 +89,7 @@ pub fn digest_of(program: &[u8]) -> Result<Sha256> {
 /// Returns SHA-256 of all but the checksum, the place of the signatures and the signatures. Sections follow each other
 /// in the file without gaps, so that the firmware, which computes it section by section, gets the same.
 fn image_digest(file: &[u8], layout: &Layout) -> Sha256 {
-    let (checksum, certificates) = (layout.checksum(), layout.certificates());
-    Sha256::of_pieces([
-        &file[..checksum],
-        &file[checksum + 4..certificates],
-        &file[certificates + 8..],
-    ])
+    Sha256::of_pieces(layout.signed(file.len()).map(|range| &file[range]))
 }
 
 /// `SpcIndirectDataContent`: this is a PE image, of a file without a name, with this digest.

@@ -4,6 +4,7 @@
 //! bytes.
 
 mod command;
+mod description;
 mod disk;
 mod fat;
 mod grub;
@@ -63,6 +64,7 @@ struct Parts {
     system: NewSystem,
     uki: Vec<u8>,
     loader: Vec<u8>,
+    description: Vec<u8>,
 }
 
 /// Makes the media. Returns the files and their sizes in bytes.
@@ -76,7 +78,7 @@ pub fn build(options: &Options) -> Result<Vec<(PathBuf, u64)>> {
     let scratch = tempfile::tempdir_in(folder)
         .with_context(|| format!("cannot write to {}", folder.display()))?;
 
-    let esp = new_esp::files(&parts.system, &parts.uki, &parts.loader)?;
+    let esp = new_esp::files(&parts.system, &parts.uki, &parts.loader, &parts.description)?;
     disk::write(&esp, options.esp_bytes, scratch.path(), folder)?;
     iso::write(&esp, &parts.uki, &packages, scratch.path(), folder)?;
     network::write(&parts.uki, &packages, folder)?;
@@ -134,11 +136,13 @@ impl Parts {
             Some(folder) => keys::signed_variables(folder)?,
             None => Vec::new(),
         };
+        let of_uki = FileDigest::of(&uki);
         Ok(Self {
+            description: description::of_build(&options.folder, &of_uki)?,
             system: NewSystem {
                 version: NewVersion {
                     version,
-                    uki: FileDigest::of(&uki),
+                    uki: of_uki,
                 },
                 loader: FileDigest::of(&loader),
                 keys,

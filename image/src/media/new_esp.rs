@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::{Context, Result};
-use instar_esp::{Asset, NewSystem, State, Volume, install, perform};
+use instar_esp::{Asset, NewSystem, State, Volume, describe, install, perform};
 
 /// Folders and files, each folder before its content.
 #[derive(Debug, Default)]
@@ -15,10 +15,16 @@ pub(super) struct Files {
     pub(super) files: BTreeMap<String, Vec<u8>>,
 }
 
-/// Returns the files of a partition with this system alone.
-pub(super) fn files(system: &NewSystem, uki: &[u8], loader: &[u8]) -> Result<Files> {
+/// Returns the files of a partition with this system alone, and what its installer image says of itself.
+pub(super) fn files(
+    system: &NewSystem,
+    uki: &[u8],
+    loader: &[u8],
+    description: &[u8],
+) -> Result<Files> {
     let mut files = Files::default();
-    let plan = install(&State::read(&files)?, system)?;
+    let mut plan = install(&State::read(&files)?, system)?;
+    plan.steps.extend(describe(description.to_vec()).steps);
     perform(&plan, &mut files, |asset| {
         let bytes = match asset {
             Asset::Uki => uki,

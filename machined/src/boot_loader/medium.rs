@@ -12,14 +12,15 @@ use gpt::GptConfig;
 use gpt::disk::LogicalBlockSize;
 use gpt::partition_types;
 use instar_esp::{
-    Asset, Entry, FileDigest, Mounted, NewSystem, NewVersion, State, Volume as _,
-    enrols_everywhere, install, paths,
+    Asset, Entry, FileDigest, Mounted, NewSystem, NewVersion, State, Volume as _, describe,
+    description, enrols_everywhere, install, paths,
 };
 use loopdev::{LoopControl, LoopDevice};
 use uuid::Uuid;
 
 use super::efi_variables::{self as variables, EfiError};
 use super::partition::{EspError, MountedEsp};
+use crate::base::error_chain::chain;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 
@@ -163,12 +164,31 @@ impl Medium {
         let mut esp = MountedEsp::of(efi)?;
         let plan = install(&esp.state()?, &system)?;
         let performed = esp.perform_with(&plan, |asset| self.open(asset));
-        Ok(performed.map_err(EspError::from)?)
+        performed.map_err(EspError::from)?;
+        self.describe_on(&mut esp);
+        Ok(())
+    }
+
+    /// Copies what the installer image of the version says of itself. The version starts without it: what fails here is logged.
+    fn describe_on(&self, esp: &mut MountedEsp) {
+        let described = match description(&self.volume) {
+            Ok(None) => return,
+            Ok(Some(description)) => esp.perform(&describe(description)),
+            Err(source) => Err(EspError::Read {
+                device: self.device.clone(),
+                source,
+            }),
+        };
+        if let Err(error) = described {
+            tracing::warn!(
+                "keys for upgrades will not judge the version from this medium: {}",
+                chain(&error)
+            );
+        }
     }
 
     fn system(&self) -> io::Result<NewSystem> {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update_reader(self.open(Asset::Loader)?)?;
+        let loader = FileDigest::read(self.open(Asset::Loader)?)?;
         let mut keys = Vec::new();
         for (name, _) in self.volume.list(paths::KEYS)? {
             let content = self.volume.read(&format!("{}/{name}", paths::KEYS))?;
@@ -181,10 +201,7 @@ impl Medium {
                 version: self.entry.name.version.clone(),
                 uki: self.entry.uki,
             },
-            loader: FileDigest {
-                blake3: hasher.finalize(),
-                bytes: hasher.count(),
-            },
+            loader,
             keys,
             enrol_everywhere: enrols_everywhere(&config),
         })

@@ -6,6 +6,7 @@
 mod boot_order;
 mod booted;
 mod efi_variables;
+mod kept_versions;
 mod kexec;
 mod medium;
 mod next_loader;
@@ -15,13 +16,14 @@ mod secure_boot;
 pub use boot_order::{When, keep_boot_entries};
 pub use booted::{Booted, booted};
 pub use efi_variables::{EfiError, is_uefi};
+pub use kept_versions::{KeptVersion, Unbootable, check_version, kept_versions};
 pub use kexec::{KexecError, load_next};
 pub use medium::{Medium, MediumError};
 pub use next_loader::{
     forget_next_loader, start_next_loader_once, take_next_loader, was_started_by_next_loader,
 };
 pub use partition::{
-    EspError, MountedEsp, RefusedEntry, bless, forget, free_lost_clusters, is_installed, other,
-    prefer_other, state,
+    EspError, MountedEsp, RefusedEntry, bless, description, forget, free_lost_clusters,
+    is_installed, other, prefer_other, state,
 };
-pub use secure_boot::{SecureBoot, SecureBootError, secure_boot};
+pub use secure_boot::{Revocations, SecureBoot, SecureBootError, secure_boot};

@@ -191,6 +191,15 @@ pub fn state(device: &Path) -> Result<State, EspError> {
     MountedEsp::of(device)?.state()
 }
 
+/// Reads what the installer image of a medium's version says of itself; none if the machine did not come from a medium that has it.
+pub fn description(device: &Path) -> Result<Option<Vec<u8>>, EspError> {
+    let esp = MountedEsp::of(device)?;
+    instar_esp::description(&esp.volume).map_err(|source| EspError::Read {
+        device: device.to_owned(),
+        source,
+    })
+}
+
 /// Removes the version of this order. A version that is gone already is no error.
 pub fn forget(device: &Path, order: u32) -> Result<(), EspError> {
     MountedEsp::of(device)?.forget(order)

@@ -4,7 +4,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use instar_pki::{Sha, SignedPart};
+use instar_pki::{Sha, SignedPart, certificates_of_signature};
 
 use super::efi_variables::{self as variables, EfiError};
 use crate::values::{Digest, PublicKey};
@@ -85,17 +85,59 @@ pub enum SecureBootError {
 
 /// Reads the state of this boot.
 pub fn secure_boot() -> Result<SecureBoot, SecureBootError> {
-    let parameters = fs::read(Path::new(BOOT_PARAMETERS));
-    let parameters = parameters.map_err(SecureBootError::Parameters)?;
-    if parameters.get(SECURE_BOOT) != Some(&ENABLED) {
+    if !is_on()? {
         return Ok(SecureBoot::Off);
     }
-    variables::mount()?;
     let allowed = variables::read("db", DATABASE).ok_or(SecureBootError::Database)?;
     let dbx = revocations(variables::try_read("dbx", DATABASE))?;
     let revoked = revoked_programs(&dbx).ok_or(SecureBootError::DamagedRevocations)?;
     let keys = trusted(&allowed, &dbx).ok_or(SecureBootError::Database)?;
     Ok(SecureBoot::On { keys, revoked })
+}
+
+/// Whether the firmware has checked this boot; its variables can be read then.
+fn is_on() -> Result<bool, SecureBootError> {
+    let parameters = fs::read(Path::new(BOOT_PARAMETERS));
+    let parameters = parameters.map_err(SecureBootError::Parameters)?;
+    let is_on = parameters.get(SECURE_BOOT) == Some(&ENABLED);
+    if is_on {
+        variables::mount()?;
+    }
+    Ok(is_on)
+}
+
+/// The firmware's list of revocations, dbx: it starts none of the programs that the list names, nor those of its certificates.
+#[derive(Debug, Clone)]
+pub struct Revocations(Vec<u8>);
+
+impl Revocations {
+    /// Reads the list; none if the firmware checks nothing. With UEFI, the module efivarfs must be loaded.
+    ///
+    /// # Errors
+    /// The list cannot be read, or is damaged.
+    pub fn of_this_machine() -> Result<Option<Self>, SecureBootError> {
+        if !is_on()? {
+            return Ok(None);
+        }
+        let dbx = revocations(variables::try_read("dbx", DATABASE))?;
+        match entries(&dbx) {
+            Some(_) => Ok(Some(Revocations(dbx))),
+            None => Err(SecureBootError::DamagedRevocations),
+        }
+    }
+
+    /// Whether it names a program, by the digest by which firmware knows it.
+    pub(super) fn name_program(&self, program: Digest) -> bool {
+        revoked_programs(&self.0).is_some_and(|revoked| revoked.contains(&program))
+    }
+
+    /// Returns the digest of the first certificate of a program's signature (PKCS#7) that it names.
+    pub(super) fn named_signer(&self, signature: &[u8]) -> Option<Digest> {
+        let revoked = entries(&self.0)?;
+        let mut certificates = certificates_of_signature(signature)?.into_iter();
+        let named = certificates.find(|certificate| is_revoked(&revoked, certificate))?;
+        Some(Digest::of(named))
+    }
 }
 
 /// Returns the content of dbx. Firmware without revocations has none.
@@ -109,25 +151,27 @@ fn revocations(read: io::Result<Vec<u8>>) -> Result<Vec<u8>, SecureBootError> {
 /// Returns the keys of the certificates in db that dbx does not name; none if either is damaged.
 fn trusted(allowed: &[u8], revoked: &[u8]) -> Option<Vec<PublicKey>> {
     let revoked = entries(revoked)?;
-    let is_revoked = |certificate: &[u8]| {
-        let signed_part = SignedPart::of(certificate);
-        // The digest is followed by the time of the revocation, which does not matter here: signatures have no time.
-        let begins_with = |entry: &[u8], sha| {
-            let part = signed_part.as_ref();
-            part.is_some_and(|part| part.begins(entry, sha))
-        };
-        revoked.iter().any(|(kind, entry)| match *kind {
-            X509 => *entry == certificate,
-            X509_SHA256 => begins_with(entry, Sha::Sha256),
-            X509_SHA384 => begins_with(entry, Sha::Sha384),
-            X509_SHA512 => begins_with(entry, Sha::Sha512),
-            _ => false,
-        })
-    };
     let certificates = entries(allowed)?.into_iter();
-    let certificates = certificates.filter(|(kind, it)| *kind == X509 && !is_revoked(it));
+    let certificates = certificates.filter(|(kind, it)| *kind == X509 && !is_revoked(&revoked, it));
     let keys = certificates.filter_map(|(_, it)| PublicKey::from_certificate(it).ok());
     Some(keys.collect())
+}
+
+/// Whether one of these entries of dbx names a certificate.
+fn is_revoked(revoked: &[Entry<'_>], certificate: &[u8]) -> bool {
+    let signed_part = SignedPart::of(certificate);
+    // The digest is followed by the time of the revocation, which does not matter here: signatures have no time.
+    let begins_with = |entry: &[u8], sha| {
+        let part = signed_part.as_ref();
+        part.is_some_and(|part| part.begins(entry, sha))
+    };
+    revoked.iter().any(|(kind, entry)| match *kind {
+        X509 => *entry == certificate,
+        X509_SHA256 => begins_with(entry, Sha::Sha256),
+        X509_SHA384 => begins_with(entry, Sha::Sha384),
+        X509_SHA512 => begins_with(entry, Sha::Sha512),
+        _ => false,
+    })
 }
 
 /// Returns the programs that dbx names by their digests; none if it is damaged.
@@ -138,8 +182,11 @@ fn revoked_programs(dbx: &[u8]) -> Option<Vec<Digest>> {
     digests.collect()
 }
 
+/// The kind and the content of an entry.
+type Entry<'a> = ([u8; 16], &'a [u8]);
+
 /// Returns the kind and content of all entries of a row of `EFI_SIGNATURE_LIST`s; none if the row is damaged.
-fn entries(mut row: &[u8]) -> Option<Vec<([u8; 16], &[u8])>> {
+fn entries(mut row: &[u8]) -> Option<Vec<Entry<'_>>> {
     let mut entries = Vec::new();
     while !row.is_empty() {
         let kind: [u8; 16] = row.get(..16)?.try_into().ok()?;
@@ -159,22 +206,14 @@ fn entries(mut row: &[u8]) -> Option<Vec<([u8; 16], &[u8])>> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod lists_for_tests {
     #![allow(clippy::unwrap_used)]
-    use rcgen::{CertificateParams, KeyPair};
+    use instar_pki::der;
 
     use super::*;
 
-    fn certificate() -> (Vec<u8>, PublicKey) {
-        let pair = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::default().self_signed(&pair).unwrap();
-        let der = certificate.der().to_vec();
-        let key = PublicKey::from_certificate(&der).unwrap();
-        (der, key)
-    }
-
     /// A list of entries of one size.
-    fn list(kind: [u8; 16], entries: &[&[u8]]) -> Vec<u8> {
+    pub(super) fn list(kind: [u8; 16], entries: &[&[u8]]) -> Vec<u8> {
         let size = OWNER + entries.first().map_or(1, |entry| entry.len());
         let mut list = kind.to_vec();
         list.extend(
@@ -189,6 +228,47 @@ mod tests {
             list.extend(*entry);
         }
         list
+    }
+
+    /// A signature that carries these certificates.
+    pub(super) fn signature(certificates: &[&[u8]]) -> Vec<u8> {
+        let kind = der::object_id(&[0x2a]);
+        let data = der::sequence(&[
+            &der::unsigned(&[1]),
+            &der::set_of::<&[u8]>(&[]),
+            &der::sequence(&[&kind]),
+            &der::implicit_set_of(0, certificates),
+        ]);
+        der::sequence(&[&kind, &der::explicit(0, &data)])
+    }
+
+    /// Revocations of this program.
+    pub(in crate::boot_loader) fn naming_program(program: Digest) -> Revocations {
+        Revocations(list(SHA256, &[program.bytes()]))
+    }
+
+    /// A signature, and revocations of the certificate that it carries.
+    pub(in crate::boot_loader) fn naming_certificate() -> (Vec<u8>, Revocations) {
+        let certificate = der::sequence(&[&der::null()]);
+        let revocations = Revocations(list(X509, &[&certificate]));
+        (signature(&[&certificate]), revocations)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use rcgen::{CertificateParams, KeyPair};
+
+    use super::lists_for_tests::{list, signature};
+    use super::*;
+
+    fn certificate() -> (Vec<u8>, PublicKey) {
+        let pair = KeyPair::generate().unwrap();
+        let certificate = CertificateParams::default().self_signed(&pair).unwrap();
+        let der = certificate.der().to_vec();
+        let key = PublicKey::from_certificate(&der).unwrap();
+        (der, key)
     }
 
     #[test]
@@ -241,6 +321,23 @@ mod tests {
         assert_eq!(revoked_programs(&[]), Some(Vec::new()));
         assert_eq!(revoked_programs(&dbx[..dbx.len() - 1]), None);
         assert_eq!(revoked_programs(&list(SHA256, &[b"short"])), None);
+    }
+
+    #[test]
+    fn a_signature_by_a_revoked_certificate_is_named() {
+        let ((one, _), (two, _)) = (certificate(), certificate());
+        let dbx = [
+            list(X509, &[&two]),
+            list(SHA256, &[Digest::of(b"p").bytes()]),
+        ];
+        let revocations = Revocations(dbx.concat());
+        let named = |certificates: &[&[u8]]| revocations.named_signer(&signature(certificates));
+        assert_eq!(named(&[&one]), None);
+        assert_eq!(named(&[&two]), Some(Digest::of(&two)));
+        assert_eq!(named(&[&one, &two]), Some(Digest::of(&two)));
+        assert_eq!(revocations.named_signer(b"no signature"), None);
+        assert!(revocations.name_program(Digest::of(b"p")));
+        assert!(!revocations.name_program(Digest::of(b"q")));
     }
 
     #[test]

@@ -19,6 +19,8 @@ pub struct Facts {
     pub approvals: Vec<Approval>,
     /// The version that a reboot starts.
     pub prepared: Option<String>,
+    /// The versions on the disk that would not start, the one that the next boot takes first.
+    pub unbootable: Vec<Unbootable>,
     /// The room on /var.
     pub var: Option<Room>,
     /// Bytes of memory that programs can still get, and all.
@@ -81,6 +83,19 @@ pub enum Approval {
     Image(String),
     /// A bundle, by the place where it lies.
     Bundle(String),
+}
+
+/// A version on the disk that would not start.
+#[derive(Debug, Clone)]
+pub struct Unbootable {
+    /// The version.
+    pub version: String,
+    /// Whether the next boot takes it.
+    pub is_next: bool,
+    /// Whether the firmware has revoked it. If not, its UKI is damaged.
+    pub is_revoked: bool,
+    /// Why.
+    pub why: String,
 }
 
 /// Room on a filesystem.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::facts::{Approval, Facts, NodeTrouble, Room, Signer, StateDisk};
+use super::facts::{Approval, Facts, NodeTrouble, Room, Signer, StateDisk, Unbootable};
 use super::{Condition, Trouble, Type};
 use crate::base::byte_size::human_short;
 
@@ -37,6 +37,7 @@ fn trouble(kind: Type, facts: &Facts) -> Option<Trouble> {
         Type::ChannelUnreachable => channel_unreachable(facts),
         Type::ApprovalNeeded => approval_needed(facts),
         Type::RebootNeeded => reboot_needed(facts),
+        Type::VersionUnbootable => version_unbootable(&facts.unbootable),
         Type::DiskPressure => facts.var.and_then(disk_pressure),
         Type::MemoryPressure => memory_pressure(facts),
         Type::OutOfMemory => out_of_memory(facts),
@@ -125,6 +126,28 @@ fn reboot_needed(facts: &Facts) -> Option<Trouble> {
         "VersionPrepared",
         format!("{version} is prepared, and starts with the next `instarctl reboot`"),
     ))
+}
+
+fn version_unbootable(found: &[Unbootable]) -> Option<Trouble> {
+    let first = found.first()?;
+    let told = joined(found.iter().map(|it| format!("{}: {}", it.version, it.why)));
+    let act = match (first.is_next, first.is_revoked) {
+        (true, false) => {
+            "the next boot would take it: upgrade before the machine reboots, to the same version or to another one, which is written anew"
+        }
+        (true, true) => {
+            "the next boot would take it: upgrade to a newer version before the machine reboots"
+        }
+        (false, _) => {
+            "nobody can go back to it, until an upgrade has written another version in its place"
+        }
+    };
+    let reason = match first.is_revoked {
+        true => "UkiRevoked",
+        false => "UkiDamaged",
+    };
+    let message = format!("a version on the disk would not start: {told}; {act}");
+    Some(now(reason, message))
 }
 
 /// Whether a part is less than this share of all, in percent.

@@ -10,6 +10,7 @@
 //! | `ChannelUnreachable` | the last look at the channel's list has failed | `ListNotRead` |
 //! | `ApprovalNeeded` | something waits for a person's word | `ApprovalNeeded` |
 //! | `RebootNeeded` | a version is prepared, and a reboot starts it | `VersionPrepared` |
+//! | `VersionUnbootable` | a version on the disk would not start | `UkiDamaged`, `UkiRevoked` |
 //! | `DiskPressure` | less than 10 % of the bytes or 5 % of the files are left on /var | `BytesNearlyUsedUp`, `FilesNearlyUsedUp` |
 //! | `MemoryPressure` | programs can get less than 5 % of the memory | `MemoryNearlyUsedUp` |
 //! | `OutOfMemory` | the kernel has killed a service for its memory within the last hour | `ServiceKilled` |
@@ -32,7 +33,7 @@ mod tests;
 
 pub use facts::{
     Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Look, NodeTrouble,
-    Room, Signer, StateDisk, Unhealthy,
+    Room, Signer, StateDisk, Unbootable, Unhealthy,
 };
 pub use first_seen::{FirstSeen, Known};
 pub use judge::judge;
@@ -53,6 +54,8 @@ pub enum Type {
     ApprovalNeeded,
     /// A version waits for a reboot.
     RebootNeeded,
+    /// A version on the disk would not start.
+    VersionUnbootable,
     /// /var is nearly full.
     DiskPressure,
     /// Memory is nearly used up.
@@ -77,12 +80,13 @@ pub enum Type {
 
 impl Type {
     /// All types, in the order in which they are shown.
-    pub const ALL: [Type; 15] = [
+    pub const ALL: [Type; 16] = [
         Type::UpgradeFailed,
         Type::ReleaseHeld,
         Type::ChannelUnreachable,
         Type::ApprovalNeeded,
         Type::RebootNeeded,
+        Type::VersionUnbootable,
         Type::DiskPressure,
         Type::MemoryPressure,
         Type::OutOfMemory,
@@ -103,6 +107,7 @@ impl Type {
             Type::ChannelUnreachable => "ChannelUnreachable",
             Type::ApprovalNeeded => "ApprovalNeeded",
             Type::RebootNeeded => "RebootNeeded",
+            Type::VersionUnbootable => "VersionUnbootable",
             Type::DiskPressure => "DiskPressure",
             Type::MemoryPressure => "MemoryPressure",
             Type::OutOfMemory => "OutOfMemory",

@@ -68,11 +68,20 @@ fn held(version: &str) -> HeldRelease {
     }
 }
 
+fn unbootable(version: &str, is_next: bool, is_revoked: bool) -> Unbootable {
+    Unbootable {
+        version: version.to_owned(),
+        is_next,
+        is_revoked,
+        why: "it rots".to_owned(),
+    }
+}
+
 /// A change of the facts, and the type, the reason and words of the message that follow; none if nothing does.
 type Row = (fn(&mut Facts), Option<(Type, &'static str, &'static str)>);
 
 #[rustfmt::skip]
-const TABLE: [Row; 54] = [
+const TABLE: [Row; 58] = [
     // Nothing wrong.
     (|_| {},                                                      None),
     (|it| *it = Facts { has_config: true, ..Facts::default() },   None),
@@ -93,6 +102,16 @@ const TABLE: [Row; 54] = [
         Some((Type::ApprovalNeeded, "ApprovalNeeded", "the bundle at sda1"))),
     (|it| it.prepared = Some("v0.2.0".into()),
         Some((Type::RebootNeeded, "VersionPrepared", "v0.2.0 is prepared"))),
+
+    // The one that the next boot takes comes first.
+    (|it| it.unbootable = vec![unbootable("v0.1.0", false, false)],
+        Some((Type::VersionUnbootable, "UkiDamaged", "v0.1.0: it rots; nobody can go back to it"))),
+    (|it| it.unbootable = vec![unbootable("v0.1.0", false, true)],
+        Some((Type::VersionUnbootable, "UkiRevoked", "v0.1.0: it rots; nobody can go back to it"))),
+    (|it| it.unbootable = vec![unbootable("v0.2.0", true, true)],
+        Some((Type::VersionUnbootable, "UkiRevoked", "upgrade to a newer version before the machine reboots"))),
+    (|it| it.unbootable = vec![unbootable("v0.2.0", true, false), unbootable("v0.1.0", false, true)],
+        Some((Type::VersionUnbootable, "UkiDamaged", "v0.2.0: it rots; v0.1.0: it rots; the next boot would take it"))),
 
     // Less than 10 % of the bytes, less than 5 % of the files; bytes come first. A filesystem without a limit on files has enough.
     (|it| it.var = None,                                          None),

@@ -6,10 +6,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub use tell::keep;
 
+use super::kept_versions::UnbootableFact;
 use crate::bundles::{BundleFact, Phase as BundlePhase};
 use crate::conditions::{
     Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Known, Look,
-    NodeTrouble, Room, Signer, StateDisk, Unhealthy, judge,
+    NodeTrouble, Room, Signer, StateDisk, Unbootable, Unhealthy, judge,
 };
 use crate::containers::update::{Reason, Standing};
 use crate::disk::{OwnedDisk, STATE};
@@ -48,6 +49,7 @@ fn facts(machine: &Machine) -> Facts {
         failed_look: failed_look(&machine.store),
         approvals: approvals(machine),
         prepared: prepared(machine),
+        unbootable: unbootable(&machine.store),
         var: var(&machine.disk),
         memory: memory(),
         killed: services.iter().filter_map(killed).collect(),
@@ -145,6 +147,21 @@ fn prepared(machine: &Machine) -> Option<String> {
         let next: PreparationFact = machine.store.get(PreparationFact::ID)?;
         matches!(next.progress, Progress::Prepared).then_some(next.preparation.version)
     })
+}
+
+/// The versions on the disk that would not start, the one that the next boot takes first.
+fn unbootable(store: &Store) -> Vec<Unbootable> {
+    let facts = store.list::<UnbootableFact>().into_iter();
+    let mut found: Vec<Unbootable> = facts
+        .map(|(_, fact)| Unbootable {
+            version: fact.version,
+            is_next: fact.is_next,
+            is_revoked: fact.is_revoked,
+            why: fact.why,
+        })
+        .collect();
+    found.sort_by_key(|version| !version.is_next);
+    found
 }
 
 fn var(disk: &OwnedDisk) -> Option<Room> {

@@ -424,7 +424,7 @@ impl<'a> Following<'a> {
         }
     }
 
-    /// Goes back to the version before: on its own disk, else from the image that it came from.
+    /// Goes back to the version before: on its own disk, else, and if it would not start there, from the image that it came from.
     async fn go_back(&mut self, attempt: &Attempt, why: &str) {
         let version = &attempt.target.release.version;
         tracing::error!(
@@ -437,7 +437,7 @@ impl<'a> Following<'a> {
             &attempt.from_image,
         ) {
             (Ok(_), _) => Ok(()),
-            (Err(RollbackError::NotInstalled), Some(image)) => self
+            (Err(RollbackError::NotInstalled | RollbackError::Damaged { .. }), Some(image)) => self
                 .begin(image.clone())
                 .await
                 .map_err(|error| chain(&error)),

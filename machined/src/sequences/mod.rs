@@ -16,6 +16,7 @@ pub mod image_pins;
 mod image_rules;
 pub mod image_updates;
 mod install;
+pub mod kept_versions;
 mod kexec;
 pub mod kubernetes;
 mod network;

@@ -1,11 +1,11 @@
 //! The rollback: a reboot into the other version that was healthy once.
 //!
 //! ```text
-//! who asks                               │ the floor         │ rules for images, keys for upgrades
-//! ───────────────────────────────────────┼───────────────────┼─────────────────────────────────────
-//! a person                               │ refuses           │ refuse
-//! a person, by force                     │ a line in the log │ not asked, a line in the log
-//! a channel whose release does not work  │ refuses           │ not asked
+//! who asks                               │ the floor         │ rules for images, keys for upgrades │ damaged │ revoked by the firmware
+//! ───────────────────────────────────────┼───────────────────┼─────────────────────────────────────┼─────────┼────────────────────────
+//! a person                               │ refuses           │ refuse                              │ refused │ refused
+//! a person, by force                     │ a line in the log │ not asked, a line in the log        │ refused │ a line in the log
+//! a channel whose release does not work  │ refuses           │ not asked                           │ refused │ refused
 //! ```
 //!
 //! A version that fails its trial is left in any case: the boot loader and init go back by themselves, and ask nothing here.
@@ -15,14 +15,17 @@ use std::sync::Arc;
 use instar_esp::Entry;
 
 use super::shutdown;
-use super::steps::boot_assets;
+use super::steps::boot_assets::{self, Installed};
 use super::upgrade::{committed, trial_record};
 use super::written_version::{Refused, WrittenVersion, ask_keys};
+use crate::boot_loader::Unbootable;
 use crate::intent::next_config;
 use crate::machine::{Configured, Machine};
 use crate::operation_lock::{Busy, Operation};
 use crate::store::event_log::ActorId;
-use crate::upgrade::{PendingUpgrade, Refusal, ReleaseOrigin, RootfsTrust, below_floor};
+use crate::upgrade::{
+    PendingUpgrade, Refusal, ReleaseOrigin, RootfsTrust, WrittenImage, below_floor,
+};
 
 /// Who asks for a rollback.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +65,17 @@ pub enum RollbackError {
         /// What refuses it, and what was found.
         why: String,
     },
+    /// The other version would not start.
+    #[error(
+        "{version}, which was healthy here once, would not start any more: {why}; the running version stays, and an upgrade to {version} writes \
+         it anew"
+    )]
+    Damaged {
+        /// The version.
+        version: String,
+        /// What was found.
+        why: String,
+    },
     /// No other version could be booted.
     #[error(transparent)]
     Failed(anyhow::Error),
@@ -80,7 +94,13 @@ pub async fn rollback(machine: &Arc<Machine>, by: RollbackBy) -> Result<ActorId,
     let other = boot_assets::other(&machine.running, &installed)
         .await
         .map_err(RollbackError::Failed)?;
-    may_go_back(machine, &other, by).await?;
+    let of_medium = of_medium(&installed, &other).await;
+    may_go_back(machine, (&other, of_medium.as_ref()), by).await?;
+    let order = other.name.order;
+    let found = boot_assets::check_version(machine, &installed, order)
+        .await
+        .map_err(RollbackError::Failed)?;
+    would_start(&other.name.version.to_string(), found, by)?;
     // Also the running version, if its entry is not blessed: the caller wants to leave it.
     let staged = trial_record::tried_next(machine)
         .await
@@ -99,8 +119,23 @@ pub async fn rollback(machine: &Arc<Machine>, by: RollbackBy) -> Result<ActorId,
     Ok(shutdown::reboot_next(machine, lock))
 }
 
-/// Asks the floor, the rules for images and the keys for upgrades whether the version of this entry may be started.
-async fn may_go_back(machine: &Machine, to: &Entry, by: RollbackBy) -> Result<(), RollbackError> {
+/// Returns what the medium that the machine was installed from has said of the image of this entry's version.
+async fn of_medium(installed: &Installed, to: &Entry) -> Option<WrittenImage> {
+    let description = boot_assets::description(installed).await;
+    let description = description.unwrap_or_else(|error| {
+        tracing::warn!("nobody knows what the medium has said of its version: {error:#}");
+        None
+    });
+    WrittenImage::of_medium(&description?, &to.uki.blake3.to_string())
+}
+
+/// Asks the floor, the rules for images and the keys for upgrades whether the version of this entry may be started. `of_medium`: what its medium
+/// has said of its image.
+async fn may_go_back(
+    machine: &Machine,
+    (to, of_medium): (&Entry, Option<&WrittenImage>),
+    by: RollbackBy,
+) -> Result<(), RollbackError> {
     let is_forced = by == RollbackBy::Person { force: true };
     let version = &to.name.version;
     match below_floor(version, &machine.upgrades.floor_in_force()) {
@@ -128,9 +163,28 @@ async fn may_go_back(machine: &Machine, to: &Entry, by: RollbackBy) -> Result<()
     let written = known(version, installed);
     // Either may be the one that the next boot finds.
     for config in [machine.config(), next_config::planned(machine).await] {
-        judge(machine, &written, config.as_deref()).await?;
+        judge(machine, (&written, of_medium), config.as_deref()).await?;
     }
     Ok(())
+}
+
+/// Refuses a version that would not start, before the loader is told to take it first. Force and a channel ask no rule, but no word of theirs
+/// mends a UKI. Which programs the firmware starts may change until the reboot, so force goes to a revoked one.
+fn would_start(
+    version: &str,
+    found: Option<Unbootable>,
+    by: RollbackBy,
+) -> Result<(), RollbackError> {
+    let version = version.to_owned();
+    match found {
+        None => Ok(()),
+        Some(Unbootable::Damaged(why)) => Err(RollbackError::Damaged { version, why }),
+        Some(Unbootable::Revoked(why)) if by == RollbackBy::Person { force: true } => {
+            tracing::warn!("forced, although {version} would not start: {why}");
+            Ok(())
+        }
+        Some(Unbootable::Revoked(why)) => Err(RollbackError::NotAllowed { version, why }),
+    }
 }
 
 /// Returns what is known of a version on the disk; `installed` is the upgrade that brought its UKI.
@@ -149,7 +203,7 @@ fn known(version: String, installed: Option<PendingUpgrade>) -> WrittenVersion {
 /// Judges a version that a reboot through the firmware is to start, by a config.
 async fn judge(
     machine: &Machine,
-    written: &WrittenVersion,
+    (written, of_medium): (&WrittenVersion, Option<&WrittenImage>),
     by: Option<&Configured>,
 ) -> Result<(), RollbackError> {
     let refused = |why: Refused| RollbackError::NotAllowed {
@@ -159,6 +213,7 @@ async fn judge(
     written.ask_rules(machine, by).await.map_err(refused)?;
     let image = written.upgrade.as_ref();
     let image = image.and_then(|upgrade| upgrade.evidence.written.as_ref());
+    let image = image.or(of_medium);
     let check = |trust: &RootfsTrust| trust.check_boot(&written.version, image);
     ask_keys(by, check).await.map(drop).map_err(refused)
 }
@@ -187,7 +242,7 @@ mod tests {
         let upgrade = record.map(|record| case.upgrade(record));
         let written = known("v0.2.0".to_owned(), upgrade);
         let config = case.config(law.0, law.1);
-        let judged = judge(&machine, &written, Some(&config)).await;
+        let judged = judge(&machine, (&written, None), Some(&config)).await;
         judged.map_err(|refused| refused.to_string())
     }
 
@@ -239,6 +294,53 @@ mod tests {
         );
     }
 
+    #[tokio::test]
+    async fn a_version_from_a_medium_is_judged_by_what_that_has_said() {
+        let (case, directory) = (Case::new(), tempfile::tempdir().unwrap());
+        let machine = unbooted(directory.path()).await;
+        let written = known("v0.2.0".to_owned(), None);
+        for (record, key, is_allowed) in [
+            (Record::Full, Key::Owners, true),
+            (Record::Full, Key::Strangers, false),
+            (Record::OtherUki, Key::Owners, false),
+            (Record::Nothing, Key::Owners, false),
+        ] {
+            let of_medium = case.upgrade(record).written;
+            let config = case.config(Rule::None, key);
+            let judged = judge(&machine, (&written, of_medium.as_ref()), Some(&config)).await;
+            assert_eq!(
+                judged.is_ok(),
+                is_allowed,
+                "{record:?}, {key:?}: {judged:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_leads_to_a_version_that_would_not_start() {
+        let person = |force| RollbackBy::Person { force };
+        let damaged = || Some(Unbootable::Damaged("it rots".to_owned()));
+        let revoked = || Some(Unbootable::Revoked("dbx".to_owned()));
+        for (found, by, is_taken) in [
+            (None, person(false), true),
+            (damaged(), person(false), false),
+            (damaged(), person(true), false),
+            (damaged(), RollbackBy::Channel, false),
+            (revoked(), person(false), false),
+            (revoked(), person(true), true),
+            (revoked(), RollbackBy::Channel, false),
+        ] {
+            let judged = would_start("v0.1.0", found.clone(), by);
+            assert_eq!(judged.is_ok(), is_taken, "{found:?}, {by:?}: {judged:?}");
+        }
+        let told = would_start("v0.1.0", damaged(), person(true)).unwrap_err();
+        let told = told.to_string();
+        assert!(
+            told.contains("v0.1.0") && told.contains("it rots"),
+            "{told}"
+        );
+    }
+
     /// An entry of this version, whose UKI is on no record.
     fn entry(version: &str) -> Entry {
         Entry {
@@ -264,7 +366,7 @@ mod tests {
             ("v0.1.0", person(true), true),
             ("v0.1.0", RollbackBy::Channel, false),
         ] {
-            let judged = may_go_back(&machine, &entry(version), by).await;
+            let judged = may_go_back(&machine, (&entry(version), None), by).await;
             assert_eq!(judged.is_ok(), is_allowed, "{version}, {by:?}: {judged:?}");
         }
     }

@@ -22,6 +22,14 @@ const LARGEST: usize = 32 << 10;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WrittenImage(ImageConfig);
 
+/// What a medium carries of its version's installer image.
+#[derive(Deserialize)]
+struct Described {
+    /// BLAKE3 of the UKI.
+    uki: String,
+    image: WrittenImage,
+}
+
 impl WrittenImage {
     /// Takes it from an image's config; none if that is too large to be kept.
     pub fn of(config: &ImageConfig) -> Option<Self> {
@@ -40,6 +48,14 @@ impl WrittenImage {
         };
         let size = serde_json::to_vec(&kept).ok()?.len();
         (size <= LARGEST).then_some(WrittenImage(kept))
+    }
+
+    /// Takes it from what a medium carries of its version's image; none if that is of another UKI than this one, by its BLAKE3. Who could change it on
+    /// the disk could change the record of an upgrade too: a signature has to be in it.
+    pub fn of_medium(description: &[u8], uki: &str) -> Option<Self> {
+        let described: Described = serde_json::from_slice(description).ok()?;
+        let is_of_this = described.uki == uki;
+        is_of_this.then_some(described.image)
     }
 
     /// The digest of the root filesystem that it has.
@@ -195,6 +211,33 @@ mod tests {
                 assert_eq!(judged.is_ok(), is_taken, "{trust:?}: {judged:?}");
             }
         }
+    }
+
+    /// As `image media` writes it.
+    #[test]
+    fn a_version_from_a_medium_is_judged_by_what_that_carries() {
+        let owner = Signer::new();
+        let config = image(Some(&owner), Some(&owner));
+        let description = serde_json::json!({
+            "uki": "00ff",
+            "image": {
+                "entrypoint": config.entrypoint,
+                "labels": config.labels,
+                "layers": config.layers,
+            },
+        });
+        let description = serde_json::to_vec(&description).unwrap();
+        let written = WrittenImage::of_medium(&description, "00ff");
+        assert!(written.is_some());
+        let judged = |signer: &Signer| {
+            let keys = [signer.key.clone()];
+            let trust = RootfsTrust::of(SecureBoot::Off, &keys);
+            trust.check_boot("v0.2.0", written.as_ref()).is_ok()
+        };
+        assert!(judged(&owner));
+        assert!(!judged(&Signer::new()));
+        assert_eq!(WrittenImage::of_medium(&description, "00fe"), None);
+        assert_eq!(WrittenImage::of_medium(b"{}", "00ff"), None);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use instar_bundle::{Document, Signature};
 use instar_values::{Digest, ImageReference};
-use serde::Deserialize;
 
 use crate::registries::Endpoint;
 use crate::registry::{self, DocumentRequest, LARGEST_DOCUMENT, RegistryClient, RequestError};
+use crate::verification::listing::{Entry, Listing};
 use crate::verification::pages::Pages;
 use crate::verification::places;
 
@@ -34,28 +34,6 @@ pub(super) struct Search<'a> {
     seen: BTreeSet<Digest>,
     /// The number of its signatures.
     kept: usize,
-}
-
-/// A manifest with signatures as layers, or an index of such manifests.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Listing {
-    #[serde(default)]
-    manifests: Vec<Entry>,
-    config: Option<Entry>,
-    #[serde(default)]
-    layers: Vec<Entry>,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    #[serde(default)]
-    media_type: String,
-    #[serde(default)]
-    artifact_type: Option<String>,
-    digest: Digest,
-    size: u64,
 }
 
 impl<'a> Search<'a> {
@@ -110,7 +88,7 @@ impl<'a> Search<'a> {
             self.keep(subject, found_at, bytes).await?;
         }
         let entries = listing.manifests.iter();
-        for entry in entries.filter(|it| places::may_hold_bundle(it.artifact_type.as_deref())) {
+        for entry in entries.filter(|it| it.may_hold_bundle()) {
             if self.seen.len() == MOST_LOOKED_AT || !self.seen.insert(entry.digest) {
                 continue;
             }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use instar_base::error_chain::chain;
+use instar_values::Digest;
 
 use super::pulling::{assert_empty, layer, noise, puller, store, store_without_blobs};
 use super::registry::{Registry, mirrored};
@@ -81,6 +82,62 @@ async fn broken_downloads_are_resumed() {
         "{said}"
     );
     assert_empty(&directory);
+}
+
+/// Sends this blob whole, in a chunk that no end follows, and nothing from a position in it; passes other requests on to the registry.
+fn server_that_never_ends(registry: u16, blob: Vec<u8>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            // A client may be gone.
+            let _ = answer(client.unwrap(), registry, &blob);
+        }
+    });
+    port
+}
+
+fn answer(mut client: TcpStream, registry: u16, blob: &[u8]) -> std::io::Result<()> {
+    let (mut head, mut byte) = (Vec::new(), [0]);
+    while !head.ends_with(b"\r\n\r\n") && client.read(&mut byte)? == 1 {
+        head.push(byte[0]);
+    }
+    let head = String::from_utf8_lossy(&head).into_owned();
+    if !head.contains(&Digest::of(blob).to_string()) {
+        let mut server = TcpStream::connect(("127.0.0.1", registry))?;
+        let last = head.replacen("\r\n\r\n", "\r\nConnection: close\r\n\r\n", 1);
+        server.write_all(last.as_bytes())?;
+        std::io::copy(&mut server, &mut client)?;
+    } else if head.to_ascii_lowercase().contains("\r\nrange:") {
+        let none = "HTTP/1.1 416 Range Not Satisfiable\r\nContent-Length: 0\r\n\r\n";
+        client.write_all(none.as_bytes())?;
+    } else {
+        let chunked = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n";
+        write!(client, "{chunked}{:x}\r\n", blob.len())?;
+        client.write_all(blob)?;
+        client.write_all(b"\r\n")?;
+    }
+    client.shutdown(std::net::Shutdown::Both)
+}
+
+#[tokio::test]
+async fn a_download_that_breaks_off_behind_its_last_byte_is_whole() {
+    let registry = Registry::start();
+    let layer = layer("b", &noise(300_000));
+    registry
+        .push("v1", "amd64", std::slice::from_ref(&layer))
+        .await;
+    let port = server_that_never_ends(registry.port, layer.1);
+    let (_directory, store) = store_without_blobs();
+    let puller = puller(mirrored(
+        &registry.host(),
+        &[&format!("http://127.0.0.1:{port}")],
+    ));
+    let resolved = puller.look_up(&registry.reference(":v1")).await.unwrap();
+    let image = puller.pull(&resolved, &store, &Limits::default()).await;
+    let image = image.unwrap();
+    let found = fs::read(image.rootfs().join("b")).unwrap();
+    assert!(found == noise(300_000));
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ mod bundle;
 mod by_form;
 mod findings;
 mod kept;
+pub(crate) mod listing;
 mod offline;
 pub(crate) mod pages;
 pub(crate) mod places;

@@ -4,14 +4,14 @@
 //! list; and the tag `sha256-X.sig` of cosign's older form. X is the digest of the document that the name points to, and then that of the
 //! image for this machine.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use instar_values::{Digest, ImageReference, PublicKey};
-use serde::Deserialize;
 use tokio::time::timeout;
 
 use super::bundle;
 use super::findings::{Findings, Subject};
+use super::listing::{Entry, Listing};
 use super::pages::Pages;
 use super::places;
 use super::policy::RuleName;
@@ -33,39 +33,6 @@ const LARGEST_DOCUMENT: u64 = 1 << 20;
 const MOST_LAYERS: usize = 100;
 /// Limit on the requests for one image at one endpoint: anyone who may push can add signatures.
 const MOST_REQUESTS: usize = 250;
-
-/// A manifest or an index of signatures. Registries keep both kinds under the same names.
-#[derive(Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Listing {
-    #[serde(default)]
-    manifests: Vec<Entry>,
-    #[serde(default)]
-    layers: Vec<Entry>,
-}
-
-#[derive(Debug, Clone, Deserialize)]
-#[serde(rename_all = "camelCase")]
-struct Entry {
-    #[serde(default)]
-    media_type: String,
-    #[serde(default)]
-    artifact_type: Option<String>,
-    digest: Digest,
-    size: u64,
-    #[serde(default)]
-    annotations: Option<BTreeMap<String, String>>,
-}
-
-impl Entry {
-    fn may_hold_bundle(&self) -> bool {
-        places::may_hold_bundle(self.artifact_type.as_deref())
-    }
-
-    fn is_bundle(&self) -> bool {
-        places::is_bundle(&self.media_type)
-    }
-}
 
 impl RegistryClient {
     /// Finds a signature of an image by this key, and makes the proof that is kept with the image; without one, returns what was found.

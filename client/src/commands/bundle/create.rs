@@ -1,6 +1,7 @@
 //! `bundle create`: gathers images from registries, and writes them as a bundle.
 
 use std::fs::{self, File, Permissions};
+use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -176,6 +177,17 @@ fn of_no_use(folder: &ChannelFolder, gathered: &[Gathered]) -> Option<String> {
     })
 }
 
+/// The folder of a file; the present one of a mere name.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
+}
+
+/// Brings a new name to the disk: a stick may be pulled out as soon as the bundle is whole.
+fn sync_folder_of(path: &Path) -> io::Result<()> {
+    File::open(folder_of(path))?.sync_all()
+}
+
 /// The place of the bundle. A file gets its name when it is whole.
 enum Output {
     File { path: PathBuf, file: NamedTempFile },
@@ -187,7 +199,10 @@ impl Output {
         let path = &arguments.to;
         let cannot = |error| Failure::io(format!("cannot write {}", path.display()), error);
         if path.is_dir() || path.as_os_str().as_encoded_bytes().ends_with(b"/") {
-            fs::create_dir_all(path).map_err(cannot)?;
+            if !path.is_dir() {
+                let made = fs::create_dir_all(path).and_then(|()| sync_folder_of(path));
+                made.map_err(cannot)?;
+            }
             if !arguments.force && has_bundle(path) {
                 let message = format!("{} holds a bundle, or a part of one", path.display());
                 return Err(
@@ -202,11 +217,10 @@ impl Output {
                 Failure::new(FailureKind::Refused, message).advise("replace it with --force")
             );
         }
-        let folder = path.parent().filter(|it| !it.as_os_str().is_empty());
         let file = tempfile::Builder::new()
             .prefix(".bundle-")
             .permissions(Permissions::from_mode(0o644))
-            .tempfile_in(folder.unwrap_or(Path::new(".")));
+            .tempfile_in(folder_of(path));
         Ok(Output::File {
             path: path.clone(),
             file: file.map_err(cannot)?,
@@ -246,6 +260,7 @@ impl Output {
                 false => file.persist_noclobber(&path),
             };
             named.map_err(|error| failed(&name).because(error.error))?;
+            sync_folder_of(&path).map_err(|error| failed(&name).because(error))?;
         }
         Ok(name)
     }
@@ -281,6 +296,18 @@ fn show(
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn a_file_has_a_folder_in_any_case() {
+        for (path, folder) in [
+            ("site.bundle", "."),
+            ("/media/stick/site.bundle", "/media/stick"),
+            ("stick/site.bundle", "stick"),
+            ("/site.bundle", "/"),
+        ] {
+            assert_eq!(folder_of(Path::new(path)), Path::new(folder));
+        }
+    }
 
     #[test]
     fn a_variant_is_taken_if_it_is_the_one_that_is_selected() {

@@ -20,6 +20,11 @@ struct Entry {
     auth: String,
     #[serde(default)]
     identitytoken: String,
+    /// In place of `auth`, as in the secrets of Kubernetes.
+    #[serde(default)]
+    username: String,
+    #[serde(default)]
+    password: String,
 }
 
 /// Reads the credentials by the host of the connection. A missing file is an error only if it was named.
@@ -57,7 +62,11 @@ fn credential(server: &str, entry: &Entry) -> Result<Option<RegistryAuth>, Strin
         return Ok(Some(RegistryAuth::IdentityToken(token)));
     }
     if entry.auth.is_empty() {
-        return Ok(None);
+        let (username, password) = (entry.username.clone(), entry.password.clone());
+        return Ok((!username.is_empty()).then(|| RegistryAuth::Password {
+            username,
+            password: Secret::new(password),
+        }));
     }
     let pair = BASE64_STANDARD.decode(&entry.auth).ok();
     let pair = pair.and_then(|pair| String::from_utf8(pair).ok());
@@ -93,6 +102,7 @@ mod tests {
                 "https://index.docker.io/v1/": {"auth": "YTpi"},
                 "r.io:5000": {"auth": "YTpiOmM="},
                 "token.io": {"identitytoken": "t"},
+                "secret.io": {"username": "a", "password": "d", "email": "a@b"},
                 "kept.by.a.helper": {}
             },
             "credsStore": "x"
@@ -104,6 +114,7 @@ mod tests {
         let expected = BTreeMap::from([
             ("registry-1.docker.io".to_owned(), password("b")),
             ("r.io:5000".to_owned(), password("b:c")),
+            ("secret.io".to_owned(), password("d")),
             (
                 "token.io".to_owned(),
                 RegistryAuth::IdentityToken(Secret::new("t".to_owned())),

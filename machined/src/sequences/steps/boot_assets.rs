@@ -8,7 +8,9 @@ use instar_esp::{Entry, EntryName};
 
 use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
-use crate::boot_loader::{self, Booted, Medium, MountedEsp, RefusedEntry, When};
+use crate::boot_loader::{
+    self, Booted, KeptVersion, Medium, MountedEsp, RefusedEntry, Revocations, Unbootable, When,
+};
 use crate::machine::Machine;
 use crate::upgrade::RunningSystem;
 
@@ -131,6 +133,14 @@ pub(in crate::sequences) async fn uki(
         .map(|entry| entry.uki.blake3.to_string()))
 }
 
+/// Returns what the installer image of a medium's version says of itself; None if the machine did not come from a medium that has it.
+pub(in crate::sequences) async fn description(
+    installed: &Installed,
+) -> anyhow::Result<Option<Vec<u8>>> {
+    let efi = installed.efi.clone();
+    blocking(move || Ok(boot_loader::description(&efi)?)).await
+}
+
 /// Removes the version of this order; no error if it is gone already.
 pub(in crate::sequences) async fn forget(installed: &Installed, order: u32) -> anyhow::Result<()> {
     let efi = installed.efi.clone();
@@ -164,6 +174,41 @@ pub(in crate::sequences) async fn prefer_other(
         staged,
     };
     blocking(move || Ok(boot_loader::prefer_other(&efi, &from)?)).await
+}
+
+/// Returns the versions on the disk that a boot may take.
+pub(in crate::sequences) async fn kept_versions(
+    installed: &Installed,
+) -> anyhow::Result<Vec<KeptVersion>> {
+    let efi = installed.efi.clone();
+    blocking(move || Ok(boot_loader::kept_versions(&efi)?)).await
+}
+
+/// Reads the UKI of the version of this order, slowly; returns why it would not start, if it would not.
+pub(in crate::sequences) async fn check_version(
+    machine: &Machine,
+    installed: &Installed,
+    order: u32,
+) -> anyhow::Result<Option<Unbootable>> {
+    let revocations = revocations(machine).await.unwrap_or_else(|error| {
+        tracing::warn!("nobody can tell what the firmware has revoked: {error:#}");
+        None
+    });
+    let efi = installed.efi.clone();
+    blocking(move || {
+        let found = boot_loader::check_version(&efi, order, revocations.as_ref());
+        Ok(found?)
+    })
+    .await
+}
+
+/// Returns what the firmware has revoked; None if it checks nothing.
+async fn revocations(machine: &Machine) -> anyhow::Result<Option<Revocations>> {
+    if !boot_loader::is_uefi() {
+        return Ok(None);
+    }
+    load_modules(machine, &[EFIVARFS]).await?;
+    blocking(|| Ok(Revocations::of_this_machine()?)).await
 }
 
 /// Writes the firmware's boot entries for the loader if they are missing.
