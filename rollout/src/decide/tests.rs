@@ -398,13 +398,31 @@ fn waves_are_approved_one_by_one() {
     let mut fleet = Fleet::new("x x", policy);
     assert_eq!(fleet.round(), "");
     assert_eq!(fleet.reason("a"), "wave 1 has to be approved");
-    fleet.record.command(crate::Command::Approve).unwrap();
+    fleet.record.command(crate::Command::Approve(None)).unwrap();
     assert_eq!(fleet.round(), "a");
     fleet.updated("a");
     assert_eq!(fleet.round(), "");
     assert_eq!(fleet.reason("b"), "wave 2 has to be approved");
-    fleet.record.command(crate::Command::Approve).unwrap();
+    fleet.record.command(crate::Command::Approve(None)).unwrap();
     assert_eq!(fleet.round(), "b");
+}
+
+#[test]
+fn a_wave_is_approved_once_by_its_number() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    let before = |wave, next| Err(crate::Refused::WaveBefore { wave, next });
+    for (wave, told, approved) in [
+        (Some(2), before(2, 1), 0),
+        (Some(1), Ok(()), 1),
+        // Pressed twice, or said by two persons.
+        (Some(1), Ok(()), 1),
+        (Some(2), Ok(()), 2),
+        (None, Ok(()), 3),
+    ] {
+        let command = crate::Command::Approve(wave);
+        assert_eq!(fleet.record.command(command), told, "{wave:?}");
+        assert_eq!(fleet.record.approved, approved, "{wave:?}");
+    }
 }
 
 #[test]

@@ -157,7 +157,7 @@ impl State {
                 self.budgets.retries -= 1;
                 self.resumed += 1;
             }
-            Command::Approve => self.approved += 1,
+            Command::Approve(_) => self.approved += 1,
             Command::Resume | Command::Release(_) => {}
             _ => self.budgets.commands -= 1,
         }
@@ -382,7 +382,7 @@ impl State {
             events.push(Event::Person(Command::Retry));
         }
         if self.may_be_approved() {
-            events.push(Event::Person(Command::Approve));
+            events.push(Event::Person(Command::Approve(None)));
         }
         let first = self.machines.keys().next().unwrap().clone();
         // Somebody notices some day that nothing goes on because all of a wave are held.
