@@ -62,8 +62,7 @@ async fn a_fleet_is_upgraded_in_waves(scratch: Scratch) -> Outcome {
         one_file_has_the_diagnostics_of_a_pool(&fleet, &scratch),
         a_rollout_is_killed_twice(&fleet),
         a_person_steers_it_with_a_phone(&fleet, &scratch),
-        the_last_machine_loses_its_power(&mut fleet),
-        it_goes_on_where_it_was(&fleet),
+        it_goes_on_where_it_was(&mut fleet),
         a_rollout_takes_little_longer_than_upgrades_one_by_one(&fleet),
         a_bad_version_stops_after_the_first(&fleet),
         the_status_has_the_conditions_of_each_node(&fleet),
@@ -307,22 +306,16 @@ async fn a_rollout_is_killed_twice(fleet: &Fleet) -> Outcome {
     Ok(())
 }
 
-/// It has not begun, and is back, with the version that it ran, only while the rollout goes on.
-async fn the_last_machine_loses_its_power(fleet: &mut Fleet) -> Outcome {
+/// The last machine, which has not begun, loses its power, and is back only while the rollout goes on.
+async fn it_goes_on_where_it_was(fleet: &mut Fleet) -> Outcome {
     let steps = fleet.steps().await?;
     ensure!(steps.last().is_some_and(|it| it == "waiting"), "{steps:?}");
     let last = fleet.nodes.pop().context("no machine")?;
     fleet.nodes.push(last.turn_off_and_on()?);
-    Ok(())
-}
-
-async fn it_goes_on_where_it_was(fleet: &Fleet) -> Outcome {
     let said = fleet.roll("v0.2.0", "2").await?;
     ensure!(said.code == Some(0), "{said:#?}");
-    ensure!(
-        said.complaint.contains("goes on with the rollout"),
-        "{said:#?}"
-    );
+    let words = "goes on with the rollout";
+    ensure!(said.complaint.contains(words), "{said:#?}");
     ensure!(fleet.steps().await? == ["updated"; NAMES.len()]);
     fleet.all_run("v0.2.0").await
 }
