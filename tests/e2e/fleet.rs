@@ -148,6 +148,19 @@ impl Fleet {
         Ok(serde_json::from_str(&said.output)?)
     }
 
+    /// The status once each machine has told its conditions: five that are emulated may take longer than the command waits.
+    async fn told_status(&self) -> anyhow::Result<Value> {
+        let told = async || {
+            let status = self.status().await?;
+            let mut nodes = status["nodes"].as_array().context("no nodes")?.iter();
+            let all_tell = nodes.all(|node| node["conditions"].is_array());
+            ensure!(all_tell, "{status:#}");
+            Ok(status)
+        };
+        let first = self.nodes.first().context("no machine")?;
+        first.wait_until("all tell", PATIENCE, told).await
+    }
+
     /// The steps of the machines, in their order.
     async fn steps(&self) -> anyhow::Result<Vec<String>> {
         let status = self.status().await?;
@@ -347,7 +360,7 @@ async fn a_bad_version_stops_after_the_first(fleet: &Fleet) -> Outcome {
 }
 
 async fn the_status_has_the_conditions_of_each_node(fleet: &Fleet) -> Outcome {
-    let status = fleet.status().await?;
+    let status = fleet.told_status().await?;
     let failed = &status["nodes"][0]["conditions"];
     let failed = failed.as_array().context("the first one does not tell")?;
     let of_upgrade = failed.iter().find(|it| it["type"] == "UpgradeFailed");
