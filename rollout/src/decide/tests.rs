@@ -560,6 +560,38 @@ fn pools_wait_for_each_other() {
 }
 
 #[test]
+fn a_pool_that_has_failed_lets_no_other_begin_before_a_person_says_so() {
+    let order = PoolOrder {
+        pool: "kitchen".to_owned(),
+        after: vec!["lab".to_owned()],
+    };
+    let policy = Policy {
+        order: vec![order],
+        max_failures: NonZeroU32::new(3).unwrap(),
+        ..at_once(5)
+    };
+    let mut failed = Fleet::new("lab kitchen", policy.clone());
+    assert_eq!(failed.round(), "a");
+    failed.failed("a");
+    assert_eq!(failed.round(), "");
+    let Phase::Halted { why } = failed.record.phase.clone() else {
+        panic!("{:?}", failed.record.phase);
+    };
+    assert!(why.contains("no machine of the pool lab has"), "{why}");
+    failed.record.command(crate::Command::Resume).unwrap();
+    assert_eq!(failed.round(), "b");
+    // One that has it is a proof, and one that a person holds has shown nothing bad.
+    let mut proved = Fleet::new("lab lab kitchen", policy.clone());
+    assert_eq!(proved.round(), "a b");
+    proved.failed("a");
+    proved.updated("b");
+    assert_eq!(proved.round(), "c");
+    let mut held = Fleet::new("lab kitchen", policy);
+    held.fact("a").hold = Some("cordoned".to_owned());
+    assert_eq!(held.round(), "b");
+}
+
+#[test]
 fn all_fetch_before_one_begins() {
     let policy = Policy {
         prepare_first: true,

@@ -348,14 +348,17 @@ fn a_soak() {
     );
 }
 
-/// Two machines, and then the one of the pool after theirs.
+/// Two machines, and then the one of the pool after theirs. Two failures are allowed, and yet a pool of which all failed lets no other begin.
 #[test]
 fn an_order_of_pools() {
     explore(
-        "one pool after the other, two at once, halt",
+        "one pool after the other, two failures, halt",
         Fleet {
             machines: 3,
-            policy: in_order(policy(2, OnFailure::Halt)),
+            policy: Policy {
+                max_failures: NonZeroU32::new(2).unwrap(),
+                ..in_order(policy(2, OnFailure::Halt))
+            },
             lease: false,
             budgets: Budgets {
                 ticks: 0,

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use instar_rollout::{
-    Action, Approval, Command, Condition, Fact, Facts, MachineName, Member, Moment, NotedFailure,
-    Phase, Policy, Reason, Record, Report, Step, broken, decide,
+    Action, Approval, Command, Condition, Entry, Fact, Facts, MachineName, Member, Moment,
+    NotedFailure, Phase, Policy, Reason, Record, Report, Step, broken, decide,
 };
 
 use crate::fleet::{Budgets, Fleet, is_open, release};
@@ -269,15 +269,22 @@ impl State {
         let Some(order) = orders.find(|order| order.pool == *own) else {
             return false;
         };
-        let mut others = after.machines.iter();
-        others.any(|(other, entry)| {
+        let ahead = after.machines.iter();
+        let ahead = ahead.filter(|(_, entry)| order.after.contains(&entry.pool));
+        let is_awaited = |(other, entry): (&MachineName, &Entry)| {
             let has_not_begun = matches!(
                 entry.step,
                 Step::Waiting | Step::Preparing { .. } | Step::Prepared
             );
-            let is_awaited = has_not_begun && !self.is_left_alone(other, after);
-            order.after.contains(&entry.pool) && (is_awaited || entry.step.is_under_way())
-        })
+            has_not_begun && !self.is_left_alone(other, after) || entry.step.is_under_way()
+        };
+        let mut steps = ahead.clone().map(|(_, entry)| &entry.step);
+        let is_proven = steps
+            .clone()
+            .any(|step| matches!(step, Step::Updated { .. }));
+        let has_failed = steps.any(|step| matches!(step, Step::Failed { .. }));
+        let is_unproven = has_failed && !is_proven && self.resumed == 0;
+        is_unproven || ahead.clone().any(is_awaited)
     }
 
     fn is_left_alone(&self, name: &MachineName, record: &Record) -> bool {
