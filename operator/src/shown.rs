@@ -328,6 +328,7 @@ fn word(reason: &Reason) -> &'static str {
         Reason::WaveFailed(_) => "EarlierWaveFailed",
         Reason::Soaks(_) => "Soaks",
         Reason::Pool(_) => "EarlierPool",
+        Reason::PoolFailed(_) => "EarlierPoolFailed",
         Reason::Window(_) => "Window",
         Reason::Rate(_) => "Rate",
         Reason::Full { .. } => "AtOnce",

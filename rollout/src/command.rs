@@ -17,8 +17,8 @@ pub enum Command {
     Abort,
     /// Have machines that run the version go back.
     Rollback(String),
-    /// Approve one more wave.
-    Approve,
+    /// Approve one more wave. With the number of that wave, from 1, no other one: what a person has seen is approved once, however often it is said.
+    Approve(Option<usize>),
     /// Leave a machine alone.
     Hold(MachineName, String),
     /// Take a hold back.
@@ -37,6 +37,14 @@ pub enum Refused {
     /// No machine has failed.
     #[error("no machine has failed, so none has to try again")]
     NoFailure,
+    /// The waves before that one were not approved.
+    #[error("wave {wave} cannot be approved yet: wave {next} comes first")]
+    WaveBefore {
+        /// The wave that was to be approved.
+        wave: usize,
+        /// The next one.
+        next: usize,
+    },
     /// There is no such machine.
     #[error("{0} is no machine of this rollout")]
     NoMachine(MachineName),
@@ -66,7 +74,7 @@ impl Record {
                 self.retry()?;
             }
             _ if ends => return Err(Refused::Ended),
-            Command::Rollback(_) | Command::Approve | Command::Retry if goes_back => {
+            Command::Rollback(_) | Command::Approve(_) | Command::Retry if goes_back => {
                 return Err(Refused::GoesBack);
             }
             Command::Rollback(_) | Command::Retry => return Err(Refused::Ended),
@@ -82,12 +90,23 @@ impl Record {
                 self.paused = None;
                 self.phase = Phase::Aborted;
             }
-            Command::Approve => self.approved += 1,
+            Command::Approve(wave) => self.approve(wave)?,
             Command::Hold(name, why) => self.entry(name)?.hold = Some(why),
             Command::Release(name) => self.entry(name)?.hold = None,
         }
         self.stalled = None;
         self.revision += 1;
+        Ok(())
+    }
+
+    /// Approves the next wave; nothing if that wave is approved already.
+    fn approve(&mut self, wave: Option<usize>) -> Result<(), Refused> {
+        let next = self.approved + 1;
+        let wave = wave.unwrap_or(next);
+        if wave > next {
+            return Err(Refused::WaveBefore { wave, next });
+        }
+        self.approved = self.approved.max(wave);
         Ok(())
     }
 

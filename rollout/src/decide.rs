@@ -48,7 +48,9 @@ impl Decision {
         if !self.actions.is_empty() || self.is_under_way || reasons.any(may_go_on) {
             return None;
         }
-        self.nothing_goes_on(|reason| matches!(reason, Reason::WaveFailed(_)))
+        self.nothing_goes_on(|reason| {
+            matches!(reason, Reason::WaveFailed(_) | Reason::PoolFailed(_))
+        })
     }
 
     fn nothing_goes_on(&self, because: impl Fn(&Reason) -> bool) -> Option<String> {

@@ -90,13 +90,18 @@ impl<'a> Candidate<'a> {
 
     /// A pool that has to be done first.
     fn pool_before(self) -> Option<Reason> {
-        let is_done = |pool: &&str| {
-            let mut entries = self.record.machines.iter();
-            entries.all(|(name, entry)| entry.pool != **pool || self.has_ended(name, entry))
-        };
-        let mut before = self.record.pools_before(&self.entry.pool).into_iter();
-        let open = before.find(|pool| !is_done(pool));
-        open.map(|pool| Reason::Pool(pool.to_owned()))
+        let pools = self.record.pools_before(&self.entry.pool);
+        pools.into_iter().find_map(|pool| {
+            let machines = self.record.machines.iter();
+            let mut own = machines.filter(|(_, entry)| entry.pool == pool);
+            match own.all(|(name, entry)| self.has_ended(name, entry)) {
+                false => Some(Reason::Pool(pool.to_owned())),
+                true => {
+                    let has_failed = failed_as_a_whole(self.record, pool);
+                    has_failed.then(|| Reason::PoolFailed(pool.to_owned()))
+                }
+            }
+        })
     }
 
     /// Whether others need not wait for a machine. Who is held is not waited for.
@@ -273,6 +278,16 @@ pub(crate) fn lacks_a_proof(members: &[&Entry], number: usize) -> Option<Reason>
             .any(|entry| !entry.forgiven)
             .then_some(Reason::WaveFailed(number)),
     }
+}
+
+/// Whether machines of a pool have begun, none of them has the version, and no person has said that this does not matter. As with a wave, a pool of
+/// which all machines failed is no proof for the next one. A pool of held machines is none either, and is passed over: it has shown nothing bad.
+pub(crate) fn failed_as_a_whole(record: &Record, pool: &str) -> bool {
+    let machines = record.machines.values();
+    let own = machines.filter(|entry| entry.pool == pool);
+    let mut ended = own.filter(|entry| !entry.step.is_before());
+    let has_version = |entry: &Entry| matches!(entry.step, Step::Updated { .. });
+    !ended.clone().any(has_version) && ended.any(|entry| !entry.forgiven)
 }
 
 /// The first machine without the image, if all must have it.

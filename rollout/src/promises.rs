@@ -2,7 +2,7 @@
 
 use crate::action::Action;
 use crate::entry::{Entry, Step, hold, is_as_before};
-use crate::limits::lacks_a_proof;
+use crate::limits::{failed_as_a_whole, lacks_a_proof};
 use crate::machine::{Facts, MachineName};
 use crate::policy::Approval;
 use crate::record::{Phase, Record};
@@ -64,6 +64,10 @@ pub fn broken(
             }
             if is_unproven_for(name, entry, after) {
                 return Some("a machine begins before the wave ahead of it has proved the version");
+            }
+            let mut pools = after.pools_before(&entry.pool).into_iter();
+            if pools.any(|pool| failed_as_a_whole(after, pool)) {
+                return Some("a machine begins after a pool ahead of its own of which all failed");
             }
         }
     }

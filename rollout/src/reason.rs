@@ -56,6 +56,8 @@ pub enum Reason {
     Soaks(Moment),
     /// A pool before its own is not done.
     Pool(String),
+    /// No machine of a pool before its own has the version: those that began failed, or left.
+    PoolFailed(String),
     /// No window is open.
     Window(Seconds),
     /// As many machines as may begin in a time have begun.
@@ -139,21 +141,16 @@ impl fmt::Display for Reason {
                 "waits for a person: no machine of wave {wave} has the version, those that began failed or left; resume goes on without a proof, \
                  retry has those that failed try again"
             ),
-            Reason::Soaks(until) => {
-                write!(
-                    f,
-                    "the wave before has to run until {} (seconds since 1970)",
-                    until.0
-                )
-            }
+            Reason::Soaks(until) => write!(f, "the wave before has to run until {until}"),
             Reason::Pool(pool) => write!(f, "waits for the pool {pool}"),
+            Reason::PoolFailed(pool) => write!(
+                f,
+                "waits for a person: no machine of the pool {pool} has the version, those that began failed or left; resume goes on without a \
+                 proof, retry has those that failed try again"
+            ),
             Reason::Window(time) => write!(f, "its window opens in {}", minutes(*time)),
             Reason::Rate(until) => {
-                write!(
-                    f,
-                    "enough machines have begun; the next one may at {} (seconds since 1970)",
-                    until.0
-                )
+                write!(f, "enough machines have begun; the next one may at {until}")
             }
             Reason::Full {
                 most,

@@ -64,6 +64,19 @@ impl Moment {
     }
 }
 
+/// As people read it, in UTC.
+impl fmt::Display for Moment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = i64::try_from(self.0).ok();
+        let date = seconds.and_then(|seconds| jiff::Timestamp::from_second(seconds).ok());
+        match date {
+            Some(date) => write!(f, "{date}"),
+            // After the last year that dates have.
+            None => write!(f, "{} s after 1970", self.0),
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
@@ -84,6 +97,17 @@ mod tests {
         assert_eq!("90".parse(), Ok(Seconds(90)));
         for bad in ["", "s", "-1", "-1s", "1.5h", "99999999999999999999d", "3é"] {
             assert!(bad.parse::<Seconds>().is_err(), "{bad:?}");
+        }
+    }
+
+    #[test]
+    fn a_moment_is_a_date_for_people() {
+        for (moment, text) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (1_764_430_266, "2025-11-29T15:31:06Z"),
+            (u64::MAX, "18446744073709551615 s after 1970"),
+        ] {
+            assert_eq!(Moment(moment).to_string(), text);
         }
     }
 }

@@ -378,6 +378,7 @@ async fn the_authority_of_a_fleet_is_replaced(scratch: Scratch) -> Outcome {
     chapters![
         the_machine_without_a_key_is_signed_for(&fleet, &scratch),
         a_plan_changes_nothing(&fleet),
+        a_config_that_is_tried_is_not_kept(&fleet),
         secrets_of_another_fleet_are_refused(&fleet, &scratch),
         a_machine_that_is_off_is_waited_for(&fleet),
         it_is_killed_twice_and_every_machine_is_reached(&fleet),
@@ -411,6 +412,24 @@ async fn a_plan_changes_nothing(fleet: &Fleet) -> Outcome {
     );
     ensure!(std::fs::read(&fleet.config)? == before, "it was changed");
     Ok(())
+}
+
+async fn a_config_that_is_tried_is_not_kept(fleet: &Fleet) -> Outcome {
+    let patch = "machine: {sysctls: {vm.swappiness: \"42\"}}";
+    let tries = ["patch", "mc", "--mode", "try", "--timeout", "20s", "-p"];
+    let tried = fleet.client.run(&[&tries[..], &[patch]].concat()).await?;
+    ensure!(tried.code == Some(0), "{tried:#?}");
+    let plan = ["--dry-run", "--leave", "lamp-3"];
+    let said = fleet.rotate(&plan).await?;
+    let waits = "then: waits for lamp-1 (its config for the next boot";
+    ensure!(said.output.contains(waits), "{said:#?}");
+    let over = async || {
+        let said = fleet.rotate(&plan).await?;
+        ensure!(!said.output.contains("waits for"), "{said:#?}");
+        Ok(())
+    };
+    let what = "the trial is over";
+    fleet.nodes[0].wait_until(what, PATIENCE, over).await
 }
 
 async fn secrets_of_another_fleet_are_refused(fleet: &Fleet, scratch: &Scratch) -> Outcome {

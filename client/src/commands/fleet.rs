@@ -79,7 +79,7 @@ pub(super) async fn run(global: &Global, fleet: &Fleet) -> Result<(), Failure> {
             let command = Command::Rollback(reason.clone());
             tell_and_drive(global, state, command).await
         }
-        Fleet::Approve(state) => tell(global, state, Command::Approve),
+        Fleet::Approve(state) => tell(global, state, Command::Approve(None)),
         Fleet::Hold {
             node,
             reason,

@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use super::changing;
 use super::epoch_seconds::epoch_seconds;
 use crate::base::error_chain::chain;
-use crate::follow::FollowFact;
+use crate::follow::{FollowFact, ReleaseFact};
 use crate::machine::Machine;
 use crate::sequences::follow::{NotTaken, bring, forgive};
 use crate::values::{Digest, Version};
@@ -148,12 +148,11 @@ fn follows_none() -> Status {
     )
 }
 
-/// Finds a release of the list by its version or digest.
+/// Finds a release of the list by its version, for this machine's architecture, or by its digest.
 fn release(machine: &Machine, named: &str) -> Result<(Digest, Version), Status> {
     let (channel, fact) = followed(machine)?;
-    let mut releases = fact.releases.iter();
-    let found =
-        releases.find(|it| it.version.to_string() == named || it.digest.to_string() == named);
+    let architecture = &machine.running.architecture;
+    let found = listed(&fact.releases, named, architecture);
     let held = || {
         let record = machine.follow.record()?;
         let mut holds = record.holds.into_iter();
@@ -166,7 +165,24 @@ fn release(machine: &Machine, named: &str) -> Result<(Digest, Version), Status> 
     found
         .map(|it| (it.digest, it.version.clone()))
         .or_else(held)
-        .ok_or_else(|| Status::not_found(format!("the channel {channel} has no release {named:?}")))
+        .ok_or_else(|| {
+            Status::not_found(format!(
+                "the channel {channel} has no release {named:?} for {architecture}"
+            ))
+        })
+}
+
+/// The release that a person names. That of another architecture with the same version is none for this machine: a hold of it would hold nothing.
+fn listed<'a>(
+    releases: &'a [ReleaseFact],
+    named: &str,
+    architecture: &str,
+) -> Option<&'a ReleaseFact> {
+    let mut releases = releases.iter();
+    releases.find(|it| {
+        let is_named = it.version.to_string() == named && it.architecture == architecture;
+        is_named || it.digest.to_string() == named
+    })
 }
 
 fn status(channel: String, running: String, fact: FollowFact) -> wire::FollowStatus {
@@ -192,5 +208,34 @@ fn status(channel: String, running: String, fact: FollowFact) -> wire::FollowSta
                 why: it.why,
             })
             .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn a_version_is_the_release_for_this_architecture() {
+        let fact = |architecture: &str| ReleaseFact {
+            version: "v0.2.0".parse().unwrap(),
+            architecture: architecture.to_owned(),
+            digest: Digest::of(architecture.as_bytes()),
+            why: String::new(),
+        };
+        // As a list has them: the greater name comes first.
+        let releases = ["arm64", "amd64"].map(fact);
+        let found = |named: &str, own: &str| {
+            let found = listed(&releases, named, own);
+            found.map(|it| it.architecture.clone())
+        };
+        for own in ["amd64", "arm64"] {
+            assert_eq!(found("v0.2.0", own).as_deref(), Some(own));
+        }
+        let digest = releases[0].digest.to_string();
+        assert_eq!(found(&digest, "amd64").as_deref(), Some("arm64"));
+        assert_eq!(found("v0.2.0", "riscv64"), None);
+        assert_eq!(found("v0.3.0", "amd64"), None);
     }
 }

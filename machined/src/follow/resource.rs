@@ -45,8 +45,10 @@ pub struct Heard {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ReleaseFact {
-    /// Its version.
+    /// Its version; a list has each one once for each architecture.
     pub version: Version,
+    /// The architecture that it is for.
+    pub architecture: String,
     /// The digest of its image.
     pub digest: Digest,
     /// Why.

@@ -599,6 +599,7 @@ impl<'a> Following<'a> {
             reasons
                 .map(|(release, why)| ReleaseFact {
                     version: release.version.clone(),
+                    architecture: release.architecture.clone(),
                     digest: release.digest,
                     why: why.to_string(),
                 })

@@ -37,7 +37,7 @@ pub(super) fn press(
     match command {
         Command::Pause(_) => Ok(paused(pool, true)),
         Command::Resume => resume(pool, record),
-        Command::Approve => approve(pool, record),
+        Command::Approve(wave) => approve(pool, record, wave),
         Command::Retry => ordered(pool, record, command, RETRY),
         Command::Abort => ordered(pool, record, command, ABORT),
         Command::Rollback(_) => ordered(pool, record, command, ROLLBACK),
@@ -76,9 +76,13 @@ fn resume(pool: &Pool, record: Option<&Record>) -> Result<Press, String> {
     Ok(press)
 }
 
-/// One more wave than the operator has taken in. So a second press meanwhile approves no wave that nobody has looked at.
-fn approve(pool: &Pool, record: Option<&Record>) -> Result<Press, String> {
-    let record = makes_sense(record, Command::Approve)?;
+/// One more wave than the operator has taken in, or the one that the visitor has seen. So a second press meanwhile approves no wave that nobody has
+/// looked at.
+fn approve(pool: &Pool, record: Option<&Record>, wave: Option<usize>) -> Result<Press, String> {
+    let record = makes_sense(record, Command::Approve(wave))?;
+    if wave.is_some_and(|wave| wave <= record.approved) {
+        return Ok(Press::Nothing);
+    }
     let rollout = pool.status.as_ref().and_then(|it| it.rollout.as_ref());
     // The field counts on over versions.
     let before = rollout.map_or(0, |rollout| rollout.approved_before);
@@ -212,28 +216,45 @@ mod tests {
             (
                 plain(),
                 rolling(0),
-                Command::Approve,
+                Command::Approve(None),
                 spec(json!({"approvedWaves": 1})),
             ),
             (
                 approved(),
                 rolling(1),
-                Command::Approve,
+                Command::Approve(None),
                 spec(json!({"approvedWaves": 2})),
             ),
-            // Pressed twice before the operator has taken it in.
-            (approved(), rolling(0), Command::Approve, Press::Nothing),
+            // Pressed twice before the operator has taken it in, or before the page shows that it has.
+            (
+                approved(),
+                rolling(0),
+                Command::Approve(None),
+                Press::Nothing,
+            ),
+            (
+                approved(),
+                rolling(1),
+                Command::Approve(Some(1)),
+                Press::Nothing,
+            ),
+            (
+                approved(),
+                rolling(1),
+                Command::Approve(Some(2)),
+                spec(json!({"approvedWaves": 2})),
+            ),
             // Two approvals were for versions before.
             (
                 approved_before(2),
                 rolling(0),
-                Command::Approve,
+                Command::Approve(None),
                 spec(json!({"approvedWaves": 3})),
             ),
             (
                 approved_before(2),
                 rolling(1),
-                Command::Approve,
+                Command::Approve(None),
                 spec(json!({"approvedWaves": 4})),
             ),
             (plain(), rolling(0), Command::Abort, word("abort")),
@@ -267,8 +288,14 @@ mod tests {
             (
                 plain(),
                 Some(record(Phase::Done, 0)),
-                Command::Approve,
+                Command::Approve(None),
                 "has ended",
+            ),
+            (
+                plain(),
+                Some(record(Phase::Rolling, 0)),
+                Command::Approve(Some(2)),
+                "wave 1 comes first",
             ),
             (plain(), Some(record(went_back, 0)), back(), "has ended"),
             (

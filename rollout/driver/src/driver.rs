@@ -6,15 +6,20 @@
 use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use instar_client::Failure;
 use instar_rollout::{
     Action, Decision, Facts, MachineName, Moment, Record, Report, Seconds, TracedRound,
 };
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 
 use crate::pauses::Pauses;
+use crate::time_left::time_left;
+
+/// The time that an order has beyond that of its machine, to tell how it ended.
+const TO_TELL: Duration = Duration::from_secs(60);
 
 /// This moment by the driver's clock.
 pub fn now() -> Moment {
@@ -156,8 +161,13 @@ impl<S: Store, M: Machines> Driver<S, M> {
             // A machine that cannot be asked now is asked in a later round.
             if let Some(task) = self.machines.ask(action, record) {
                 self.asked.insert(action.machine().clone());
+                let left = time_left(record, action.machine(), (self.clock)());
                 let action = action.clone();
-                self.tasks.spawn_local(async move { (action, task.await) });
+                self.tasks.spawn_local(async move {
+                    // A machine that says nothing more has failed by then, and must not keep its rollout from its end.
+                    let told = timeout(left + TO_TELL, task).await;
+                    (action, told.ok().flatten())
+                });
             }
         }
     }

@@ -51,10 +51,10 @@ function confirmed(question) {
   });
 }
 
-async function send(rollout, command, machine, question) {
+async function send(rollout, command, { machine, wave, question }) {
   if (!await confirmed(question)) return;
   try {
-    const body = JSON.stringify({ rollout, command, machine });
+    const body = JSON.stringify({ rollout, command, machine, wave });
     const answer = await fetch("/commands", { method: "POST", headers: authorization, body });
     complain(answer.ok ? "" : await answer.text());
   } catch (error) {
@@ -62,11 +62,12 @@ async function send(rollout, command, machine, question) {
   }
 }
 
-function button(label, rollout, command, { machine = "", question = null, strong = false } = {}) {
+// `wave`: the one that is approved. A second press, before the page shows what the first one did, approves no other one.
+function button(label, rollout, command, { machine = "", wave = null, question = null, strong = false } = {}) {
   const of = { "data-rollout": rollout, "data-command": command, "data-machine": machine };
   const made = make("button", { type: "button", ...of }, label);
   if (strong) made.className = "strong";
-  made.addEventListener("click", () => send(rollout, command, machine, question));
+  made.addEventListener("click", () => send(rollout, command, { machine, wave, question }));
   return made;
 }
 
@@ -83,7 +84,10 @@ function actions(view) {
     add("Retry", "retry", { question: "Have the machines that failed try again?" });
   }
   if (hasBegun && !view.ended) {
-    if (view.approved !== null && view.phase === "rolling") add(`Approve wave ${view.approved + 1}`, "approve");
+    if (view.approved !== null && view.phase === "rolling") {
+      const wave = view.approved + 1;
+      add(`Approve wave ${wave}`, "approve", { wave });
+    }
     add("Abort", "abort", { strong: true, question: "End the rollout? Machines keep the version that they run." });
   }
   if (hasBegun && view.phase !== "going back" && view.phase !== "went back") {

@@ -61,6 +61,9 @@ struct Order {
     /// The machine that the command is about.
     #[serde(default)]
     machine: String,
+    /// The wave that is approved, from 1: the page may show what was true before the last press.
+    #[serde(default)]
+    wave: Option<usize>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -86,7 +89,7 @@ impl Order {
             Word::Retry => Command::Retry,
             Word::Abort => Command::Abort,
             Word::Rollback => Command::Rollback(why()),
-            Word::Approve => Command::Approve,
+            Word::Approve => Command::Approve(self.wave),
             Word::Hold => Command::Hold(machine(), why()),
             Word::Release => Command::Release(machine()),
         }

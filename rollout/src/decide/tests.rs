@@ -398,13 +398,31 @@ fn waves_are_approved_one_by_one() {
     let mut fleet = Fleet::new("x x", policy);
     assert_eq!(fleet.round(), "");
     assert_eq!(fleet.reason("a"), "wave 1 has to be approved");
-    fleet.record.command(crate::Command::Approve).unwrap();
+    fleet.record.command(crate::Command::Approve(None)).unwrap();
     assert_eq!(fleet.round(), "a");
     fleet.updated("a");
     assert_eq!(fleet.round(), "");
     assert_eq!(fleet.reason("b"), "wave 2 has to be approved");
-    fleet.record.command(crate::Command::Approve).unwrap();
+    fleet.record.command(crate::Command::Approve(None)).unwrap();
     assert_eq!(fleet.round(), "b");
+}
+
+#[test]
+fn a_wave_is_approved_once_by_its_number() {
+    let mut fleet = Fleet::new("x x", at_once(1));
+    let before = |wave, next| Err(crate::Refused::WaveBefore { wave, next });
+    for (wave, told, approved) in [
+        (Some(2), before(2, 1), 0),
+        (Some(1), Ok(()), 1),
+        // Pressed twice, or said by two persons.
+        (Some(1), Ok(()), 1),
+        (Some(2), Ok(()), 2),
+        (None, Ok(()), 3),
+    ] {
+        let command = crate::Command::Approve(wave);
+        assert_eq!(fleet.record.command(command), told, "{wave:?}");
+        assert_eq!(fleet.record.approved, approved, "{wave:?}");
+    }
 }
 
 #[test]
@@ -539,6 +557,38 @@ fn pools_wait_for_each_other() {
     assert_eq!(fleet.reason("a"), "waits for the pool two");
     fleet.updated("b");
     assert_eq!(fleet.round(), "a");
+}
+
+#[test]
+fn a_pool_that_has_failed_lets_no_other_begin_before_a_person_says_so() {
+    let order = PoolOrder {
+        pool: "kitchen".to_owned(),
+        after: vec!["lab".to_owned()],
+    };
+    let policy = Policy {
+        order: vec![order],
+        max_failures: NonZeroU32::new(3).unwrap(),
+        ..at_once(5)
+    };
+    let mut failed = Fleet::new("lab kitchen", policy.clone());
+    assert_eq!(failed.round(), "a");
+    failed.failed("a");
+    assert_eq!(failed.round(), "");
+    let Phase::Halted { why } = failed.record.phase.clone() else {
+        panic!("{:?}", failed.record.phase);
+    };
+    assert!(why.contains("no machine of the pool lab has"), "{why}");
+    failed.record.command(crate::Command::Resume).unwrap();
+    assert_eq!(failed.round(), "b");
+    // One that has it is a proof, and one that a person holds has shown nothing bad.
+    let mut proved = Fleet::new("lab lab kitchen", policy.clone());
+    assert_eq!(proved.round(), "a b");
+    proved.failed("a");
+    proved.updated("b");
+    assert_eq!(proved.round(), "c");
+    let mut held = Fleet::new("lab kitchen", policy);
+    held.fact("a").hold = Some("cordoned".to_owned());
+    assert_eq!(held.round(), "b");
 }
 
 #[test]

@@ -2,13 +2,18 @@
 
 use std::num::NonZeroU32;
 
-use instar_rollout::{Approval, Moment, OnFailure, Policy, Release, Seconds, Select, Wave};
+use instar_rollout::{
+    Approval, Moment, OnFailure, Policy, PoolOrder, Rate, Release, Seconds, Select, Wave,
+};
 
-/// A tick of the clock: the patience of the policies. A hundred days, so that all turns of a window within it make nobody late.
+/// A tick of the clock: the patience of the policies. A hundred days, so that all turns within it make nobody late.
 pub(crate) const TICK: u64 = 100 * 2 * HALF_DAY;
-/// The time between two turns of a window, which is open in the first half of each day.
+/// The time of a turn: of a window, which is open in the first half of each day, of a soak, and of a rate.
 pub(crate) const HALF_DAY: u64 = 12 * 3600;
 const WINDOW: &str = "00:00-12:00 +00:00";
+/// The pool that goes first where there is an order, and the one after it.
+const FIRST_POOL: &str = "lab";
+const SECOND_POOL: &str = "kitchen";
 
 /// The bounds of one exploration.
 #[derive(Clone)]
@@ -27,7 +32,7 @@ pub(crate) struct Budgets {
     pub(crate) outages: u8,
     pub(crate) failures: u8,
     pub(crate) ticks: u8,
-    /// How many times a window opens or closes while something else can happen.
+    /// How many times half a day passes while something else can happen: a window opens or closes, a soak or the time of a rate is over.
     pub(crate) turns: u8,
     /// Commands of people: pause, abort, roll back, hold, cordon.
     pub(crate) commands: u8,
@@ -60,6 +65,16 @@ impl Fleet {
             std::cmp::max(1, of_hundred / 100)
         });
         number.into_iter().chain(share).min().unwrap()
+    }
+
+    /// The pool of a machine. Where pools have an order, the first machine by name is alone in the last one.
+    pub(crate) fn pool(&self, number: u8) -> String {
+        let pool = match (self.policy.order.is_empty(), number) {
+            (true, _) => "",
+            (false, 0) => SECOND_POOL,
+            (false, _) => FIRST_POOL,
+        };
+        pool.to_owned()
     }
 }
 
@@ -102,6 +117,39 @@ pub(crate) fn after_a_canary(policy: Policy) -> Policy {
     }
 }
 
+/// The policy after a canary that has to run the version for half a day.
+pub(crate) fn after_a_soak(policy: Policy) -> Policy {
+    let mut policy = after_a_canary(policy);
+    for wave in &mut policy.waves {
+        wave.soak = Seconds(HALF_DAY);
+    }
+    policy
+}
+
+/// The policy where one machine may begin in half a day.
+pub(crate) fn rated(policy: Policy) -> Policy {
+    let rate = Rate {
+        machines: NonZeroU32::MIN,
+        per: Seconds(HALF_DAY),
+    };
+    Policy {
+        rate: Some(rate),
+        ..policy
+    }
+}
+
+/// The policy where one pool begins when the other one is done.
+pub(crate) fn in_order(policy: Policy) -> Policy {
+    let order = PoolOrder {
+        pool: SECOND_POOL.to_owned(),
+        after: vec![FIRST_POOL.to_owned()],
+    };
+    Policy {
+        order: vec![order],
+        ..policy
+    }
+}
+
 /// The policy where a person approves each wave.
 pub(crate) fn approved(policy: Policy) -> Policy {
     Policy {
@@ -116,6 +164,12 @@ pub(crate) fn in_hours(policy: Policy) -> Policy {
         windows: vec![WINDOW.parse().unwrap()],
         ..policy
     }
+}
+
+/// Whether something begins by time alone: a window, a soak, or the time of a rate.
+pub(crate) fn has_half_days(policy: &Policy) -> bool {
+    let soaks = policy.waves.iter().any(|wave| wave.soak > Seconds(0));
+    soaks || policy.rate.is_some() || !policy.windows.is_empty()
 }
 
 /// Whether the window is open, computed apart from the engine.

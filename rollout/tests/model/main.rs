@@ -9,7 +9,7 @@
 //!                                                          └► NotAsked: a pause, a stop or a hold came in between
 //!  machine  Up ─ Send ─► Changing ─ Finish (well | failed) ─► Up        Off ◄─► On        Remove
 //!  person   Pause, Resume, Retry, Abort, RollBack, Hold, Release, Cordon, Approve, Withdraw
-//!  time     Tick, Turn: a window opens or closes
+//!  time     Tick, Turn: half a day, after which a window opens or closes, a soak or the time of a rate is over
 //! ```
 //!
 //! Every action but those of the drivers has a budget, and a driver's round that changes nothing is no action, so the graph has no
@@ -30,7 +30,10 @@ use std::time::Instant;
 use instar_rollout::{OnFailure, Policy};
 use stateright::{Checker as _, Model as _};
 
-use crate::fleet::{BUDGETS, Budgets, Fleet, after_a_canary, approved, in_hours, policy, share};
+use crate::fleet::{
+    BUDGETS, Budgets, Fleet, after_a_canary, after_a_soak, approved, in_hours, in_order, policy,
+    rated, share,
+};
 use crate::state::State;
 
 /// Fails if some steps lead back to where they began: then "nothing more can happen" would not be the only way never to end. Returns the
@@ -120,6 +123,7 @@ fn two_at_once_and_a_halt() {
             lease: false,
             budgets: Budgets {
                 ticks: 0,
+                outages: 0,
                 failures: 2,
                 ..BUDGETS
             },
@@ -127,7 +131,26 @@ fn two_at_once_and_a_halt() {
     );
 }
 
-/// The same with two machines, where a person has those that failed try again; one of them may only have been late.
+/// The same with two machines, of which one may lose its power: before the other one fails, or after it.
+#[test]
+fn two_at_once_and_an_outage() {
+    explore(
+        "two at once, halt",
+        Fleet {
+            machines: 2,
+            policy: policy(2, OnFailure::Halt),
+            lease: false,
+            budgets: Budgets {
+                ticks: 0,
+                failures: 2,
+                resumes: 0,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
+/// The same, where a person has those that failed try again; one of them may only have been late.
 #[test]
 fn who_failed_tries_again() {
     explore(
@@ -279,6 +302,67 @@ fn hours_a_share_and_approvals() {
                 turns: 1,
                 outages: 0,
                 resumes: 0,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
+/// One machine in half a day; a driver may die before it has asked a machine, and another one go on half a day later.
+#[test]
+fn a_rate() {
+    explore(
+        "one in half a day, two at once, halt",
+        Fleet {
+            machines: 2,
+            policy: rated(policy(2, OnFailure::Halt)),
+            lease: false,
+            budgets: Budgets {
+                ticks: 0,
+                turns: 1,
+                outages: 0,
+                resumes: 0,
+                retries: 1,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
+/// A canary that has to run the version for half a day, and may lose its power meanwhile.
+#[test]
+fn a_soak() {
+    explore(
+        "a canary that soaks, one at a time, all go back",
+        Fleet {
+            machines: 2,
+            policy: after_a_soak(policy(1, OnFailure::Rollback)),
+            lease: false,
+            budgets: Budgets {
+                ticks: 0,
+                turns: 1,
+                resumes: 0,
+                ..BUDGETS
+            },
+        },
+    );
+}
+
+/// Two machines, and then the one of the pool after theirs. Two failures are allowed, and yet a pool of which all failed lets no other begin.
+#[test]
+fn an_order_of_pools() {
+    explore(
+        "one pool after the other, two failures, halt",
+        Fleet {
+            machines: 3,
+            policy: Policy {
+                max_failures: NonZeroU32::new(2).unwrap(),
+                ..in_order(policy(2, OnFailure::Halt))
+            },
+            lease: false,
+            budgets: Budgets {
+                ticks: 0,
+                outages: 0,
                 ..BUDGETS
             },
         },

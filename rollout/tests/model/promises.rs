@@ -1,6 +1,6 @@
 //! The promises: what has to hold in every state, and what has to be found in some, or the exploration would show nothing.
 
-use instar_rollout::{Approval, Condition, Phase, Reason, Step};
+use instar_rollout::{Approval, Condition, Phase, Reason, Seconds, Step};
 use stateright::{Model as _, Property};
 
 use crate::fleet::Fleet;
@@ -15,6 +15,15 @@ pub(crate) fn properties(fleet: &Fleet) -> Vec<Property<Fleet>> {
     }
     if fleet.policy.approval == Approval::Waves {
         all.extend(found_with_approvals());
+    }
+    if fleet.policy.rate.is_some() {
+        all.extend(found_with_a_rate());
+    }
+    if fleet.policy.waves.iter().any(|wave| wave.soak > Seconds(0)) {
+        all.extend(found_with_a_soak());
+    }
+    if !fleet.policy.order.is_empty() {
+        all.extend(found_with_an_order());
     }
     all
 }
@@ -117,5 +126,54 @@ fn found_with_approvals() -> Vec<Property<Fleet>> {
                 state.approved == 0 && entries.any(|entry| entry.step.is_under_way())
             },
         ),
+    ]
+}
+
+fn found_with_a_rate() -> Vec<Property<Fleet>> {
+    vec![
+        Property::sometimes(
+            "a machine waits because enough have begun",
+            |_, state: &State| state.waits_for(|reason| matches!(reason, Reason::Rate(_))),
+        ),
+        Property::sometimes(
+            "all have the version half a day later",
+            |_, state: &State| {
+                state.now > 0 && state.machines.values().all(|machine| machine.has_new)
+            },
+        ),
+    ]
+}
+
+fn found_with_a_soak() -> Vec<Property<Fleet>> {
+    vec![
+        Property::sometimes("a machine waits for a soak", |_, state: &State| {
+            state.waits_for(|reason| matches!(reason, Reason::Soaks(_)))
+        }),
+        Property::sometimes(
+            "the canary loses its power while it soaks",
+            |_, state: &State| {
+                let canary = state.machines.iter().next();
+                canary.is_some_and(|(name, machine)| {
+                    let is_updated =
+                        matches!(state.record.machines[name].step, Step::Updated { .. });
+                    machine.is_off && is_updated && state.record.phase == Phase::Rolling
+                })
+            },
+        ),
+        Property::sometimes("all have the version after a soak", |_, state: &State| {
+            state.now > 0 && state.machines.values().all(|machine| machine.has_new)
+        }),
+    ]
+}
+
+fn found_with_an_order() -> Vec<Property<Fleet>> {
+    vec![
+        Property::sometimes(
+            "a machine waits for the pool ahead of its own",
+            |_, state: &State| state.waits_for(|reason| matches!(reason, Reason::Pool(_))),
+        ),
+        Property::sometimes("both pools have the version", |_, state: &State| {
+            state.machines.values().all(|machine| machine.has_new)
+        }),
     ]
 }

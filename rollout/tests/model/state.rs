@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use instar_rollout::{
-    Action, Approval, Command, Condition, Fact, Facts, MachineName, Member, Moment, NotedFailure,
-    Phase, Policy, Reason, Record, Report, Step, broken, decide,
+    Action, Approval, Command, Condition, Entry, Fact, Facts, MachineName, Member, Moment,
+    NotedFailure, Phase, Policy, Reason, Record, Report, Step, broken, decide,
 };
 
 use crate::fleet::{Budgets, Fleet, is_open, release};
@@ -76,7 +76,7 @@ pub(crate) enum Event {
     Withdraw,
     /// A tick: what is under way is late, if it was asked before it.
     Tick,
-    /// The window opens or closes.
+    /// Half a day passes: the window opens or closes, a soak or the time of a rate is over.
     Turn,
 }
 
@@ -124,7 +124,13 @@ impl State {
     /// The state in which a rollout begins.
     pub(crate) fn begin(fleet: &Fleet) -> Self {
         let names = (0..fleet.machines).map(name);
-        let members = names.clone().map(|name| (name, Member::default()));
+        let members = (0..fleet.machines).map(|number| {
+            let member = Member {
+                pool: fleet.pool(number),
+                ..Member::default()
+            };
+            (name(number), member)
+        });
         let policies = vec![fleet.policy.clone()];
         let record = Record::begin(release("v2"), policies, members.collect());
         State {
@@ -151,7 +157,7 @@ impl State {
                 self.budgets.retries -= 1;
                 self.resumed += 1;
             }
-            Command::Approve => self.approved += 1,
+            Command::Approve(_) => self.approved += 1,
             Command::Resume | Command::Release(_) => {}
             _ => self.budgets.commands -= 1,
         }
@@ -188,6 +194,7 @@ impl State {
         self.broken = self
             .broken
             .or_else(|| self.begins_wrongly(after, actions))
+            .or_else(|| self.begins_too_early(after))
             .or_else(|| broken(&self.record, after, &self.facts(), actions, self.now()));
     }
 
@@ -209,6 +216,80 @@ impl State {
         let wave = |name: &MachineName| usize::from(self.machines.keys().next() != Some(name));
         (needs_approval && beginning.any(|name| wave(name) >= self.approved))
             .then_some("a machine begins without the approval that it needs")
+    }
+
+    /// The promise that a machine breaks that a round has begin, by what the model itself knows of rates, soaks and the order of pools.
+    fn begins_too_early(&self, after: &Record) -> Option<&'static str> {
+        let is_to_change = |record: &Record, name: &MachineName| {
+            matches!(record.machines[name].step, Step::Switching { .. })
+        };
+        let begins =
+            |name: &&MachineName| is_to_change(after, name) && !is_to_change(&self.record, name);
+        let mut beginning = self.machines.keys().filter(begins);
+        beginning.find_map(|name| {
+            if self.is_too_fast(after) {
+                Some("more machines begin in a time than may")
+            } else if self.is_before_the_soak(name, after) {
+                Some("a machine begins before the canary has run for its soak, or while it is away")
+            } else if self.is_before_its_pool(name, after) {
+                Some("a machine begins before the pool ahead of its own is done")
+            } else {
+                None
+            }
+        })
+    }
+
+    fn is_too_fast(&self, after: &Record) -> bool {
+        let Some(rate) = self.policy().rate else {
+            return false;
+        };
+        let began = after.machines.values().filter_map(|entry| entry.began);
+        let recent = began.filter(|began| self.now < began.0 + rate.per.0);
+        recent.count() > rate.machines.get() as usize
+    }
+
+    /// Whether a machine after the canary, which is the first one, would begin before the time of the canary is over.
+    fn is_before_the_soak(&self, name: &MachineName, after: &Record) -> bool {
+        let canary = self.machines.keys().next().unwrap();
+        let (entry, machine) = (&after.machines[canary], &self.machines[canary]);
+        let Some(wave) = self.policy().waves.first() else {
+            return false;
+        };
+        let Step::Updated { at } = entry.step else {
+            return false;
+        };
+        let is_well = !machine.is_off && machine.change.is_none();
+        let has_soaked = is_well && self.now >= at.0 + wave.soak.0;
+        name != canary && !has_soaked && !self.is_left_alone(canary, after)
+    }
+
+    fn is_before_its_pool(&self, name: &MachineName, after: &Record) -> bool {
+        let own = &after.machines[name].pool;
+        let mut orders = self.policy().order.iter();
+        let Some(order) = orders.find(|order| order.pool == *own) else {
+            return false;
+        };
+        let ahead = after.machines.iter();
+        let ahead = ahead.filter(|(_, entry)| order.after.contains(&entry.pool));
+        let is_awaited = |(other, entry): (&MachineName, &Entry)| {
+            let has_not_begun = matches!(
+                entry.step,
+                Step::Waiting | Step::Preparing { .. } | Step::Prepared
+            );
+            has_not_begun && !self.is_left_alone(other, after) || entry.step.is_under_way()
+        };
+        let mut steps = ahead.clone().map(|(_, entry)| &entry.step);
+        let is_proven = steps
+            .clone()
+            .any(|step| matches!(step, Step::Updated { .. }));
+        let has_failed = steps.any(|step| matches!(step, Step::Failed { .. }));
+        let is_unproven = has_failed && !is_proven && self.resumed == 0;
+        is_unproven || ahead.clone().any(is_awaited)
+    }
+
+    fn is_left_alone(&self, name: &MachineName, record: &Record) -> bool {
+        let machine = &self.machines[name];
+        record.machines[name].hold.is_some() || machine.cordon || machine.is_gone
     }
 
     /// The policy, which is for all machines.
@@ -283,6 +364,12 @@ impl State {
         decision.reasons.values().any(is_meant)
     }
 
+    /// Whether a machine waits for a window, a soak, or the time of a rate.
+    pub(crate) fn waits_for_half_a_day(&self) -> bool {
+        !self.is_open()
+            || self.waits_for(|reason| matches!(reason, Reason::Rate(_) | Reason::Soaks(_)))
+    }
+
     /// Whether a person may approve a wave. Two are all that there are.
     pub(crate) fn may_be_approved(&self) -> bool {
         let goes_on = matches!(self.record.phase, Phase::Rolling | Phase::Halted { .. });
@@ -302,7 +389,7 @@ impl State {
             events.push(Event::Person(Command::Retry));
         }
         if self.may_be_approved() {
-            events.push(Event::Person(Command::Approve));
+            events.push(Event::Person(Command::Approve(None)));
         }
         let first = self.machines.keys().next().unwrap().clone();
         // Somebody notices some day that nothing goes on because all of a wave are held.

@@ -3,7 +3,7 @@
 use instar_rollout::Report;
 use stateright::{Model, Property};
 
-use crate::fleet::{Fleet, HALF_DAY, TICK};
+use crate::fleet::{Fleet, HALF_DAY, TICK, has_half_days};
 use crate::promises::properties;
 use crate::state::{Driver, Event, State};
 
@@ -40,12 +40,12 @@ impl Model for Fleet {
         if state.record.has_ended() {
             return;
         }
-        let has_hours = !state.policy().windows.is_empty();
-        let opens_some_day = is_quiet && !state.is_open();
-        if has_hours && (state.budgets.turns > 0 || opens_some_day) {
+        let has_half_days = has_half_days(state.policy());
+        let comes_some_day = has_half_days && is_quiet && state.waits_for_half_a_day();
+        if has_half_days && (state.budgets.turns > 0 || comes_some_day) {
             events.push(Event::Turn);
         }
-        let passes = is_quiet && !opens_some_day && state.now < TICKS * TICK;
+        let passes = is_quiet && !comes_some_day && state.now < TICKS * TICK;
         if state.budgets.ticks > 0 || passes {
             events.push(Event::Tick);
         }

@@ -91,6 +91,16 @@ async fn within<T>(
     told.unwrap_or_else(|_| Err(Failure::new(FailureKind::TimedOut, late)))
 }
 
+/// The answer of a node by its name, within this time: one that says nothing keeps no other one from its turn. What was asked for may be done even so.
+pub(super) async fn answered<T>(
+    node: &str,
+    limit: Duration,
+    asking: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let late = format!("{node}: no answer within {} s", limit.as_secs());
+    within(limit, asking, late).await
+}
+
 /// Why a node does not say that it takes a change, for people.
 pub(super) fn obstacle(failure: &Failure) -> String {
     match failure.kind() {
@@ -274,6 +284,16 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[tokio::test]
+    async fn a_node_that_says_nothing_is_named() {
+        let silent = std::future::pending::<Result<(), Failure>>();
+        let told = answered("lamp-1", Duration::ZERO, silent).await;
+        let words = "lamp-1: no answer within 0 s";
+        assert!(matches!(told, Err(late) if late.chain() == words));
+        let told = answered("lamp-1", LIMIT, async { Ok(7) }).await;
+        assert!(matches!(told, Ok(7)));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use instar_api::definitions::cluster::MemberSpec;
-use instar_client::{Failure, FailureKind, resources_in};
+use instar_client::{Endpoint, Failure, FailureKind, resources_in};
 use instar_rollout::{MachineName, Member, Policy};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
@@ -144,7 +144,9 @@ fn by_file(file: &Path) -> Result<Fleet, Failure> {
         policies: named.without_defaults(read.policies),
         ..Fleet::default()
     };
+    let mut addresses = Addresses::default();
     for node in read.nodes {
+        addresses.take(&node)?;
         let way = Way {
             endpoints: vec![node.address],
             node: None,
@@ -156,6 +158,28 @@ fn by_file(file: &Path) -> Result<Fleet, Failure> {
         fleet.add(node.name, way, member)?;
     }
     Ok(fleet)
+}
+
+/// The addresses of a file, each with its node. With two names for one machine the machine that was meant would be left out, and nothing would tell.
+#[derive(Default)]
+struct Addresses(BTreeMap<(String, u16), String>);
+
+impl Addresses {
+    fn take(&mut self, node: &FileNode) -> Result<(), Failure> {
+        let bad = |why: String| Failure::new(FailureKind::Usage, why);
+        let endpoint = node.address.parse::<Endpoint>();
+        let endpoint = endpoint.map_err(|error| {
+            bad(format!("the address of {} cannot be used", node.name)).because(error)
+        })?;
+        let address = (endpoint.host().to_ascii_lowercase(), endpoint.port());
+        match self.0.insert(address, node.name.clone()) {
+            None => Ok(()),
+            Some(other) => Err(bad(format!(
+                "{other} and {} have the same address, {}",
+                node.name, node.address
+            ))),
+        }
+    }
 }
 
 /// The members that a node lists. They are reached through the same endpoints, as those of `-n`.
@@ -350,6 +374,18 @@ mod tests {
             (
                 "nodes: [{name: a, address: b}, {name: a, address: c}]",
                 "two nodes",
+            ),
+            (
+                "nodes: [{name: a, address: 10.0.0.1}, {name: b, address: \"10.0.0.1:50000\"}]",
+                "a and b have the same address",
+            ),
+            (
+                "nodes: [{name: a, address: Lamp}, {name: b, address: lamp}]",
+                "same address, lamp",
+            ),
+            (
+                "nodes: [{name: a, address: \"10.0.0.1:x\"}]",
+                "address of a cannot be used",
             ),
             ("nodes: []\npolicies: [{share: 0}]", "1 to 100"),
         ] {

@@ -30,6 +30,7 @@ use self::client_file::ClientFile;
 use self::config::Authorities;
 use self::record::{Pair, Rotation};
 use self::step::{Client, ClientChange, Fact, NodeChange, Step};
+use super::look::answered;
 use super::members::{self, Way};
 use super::note::note;
 use super::store::Folder;
@@ -40,6 +41,8 @@ use crate::commands::patch::read_config;
 
 /// The pause between two looks while there is nothing to do.
 const INTERVAL: Duration = Duration::from_secs(2);
+/// Timeout of the change of one node, a new connection included. The next look tells what became of it.
+const CHANGE: Duration = Duration::from_secs(120);
 /// The new authority with its key, for the person.
 const AUTHORITY: &str = "authority.pem";
 /// The client configuration as it was before.
@@ -251,7 +254,8 @@ async fn steps_of_a_look(
                 return Ok(Outcome::Changed);
             }
             Step::Node(name, change) => {
-                match act(global, rotation, name, *change).await {
+                let acting = act(global, rotation, name, *change);
+                match answered(name.as_str(), CHANGE, acting).await {
                     Ok(()) => tell(global, name.as_str(), node_words(*change))?,
                     Err(failure) if passes(&failure) => {
                         return Ok(Outcome::Waits(format!("{name} ({})", failure.chain())));

@@ -22,6 +22,9 @@ use crate::cli::{ApplyHow, ApplyMode, FleetSign, Global};
 use crate::commands::apply_config;
 use crate::target;
 
+/// Timeout of one call of a node.
+const CALL: Duration = Duration::from_secs(30);
+
 /// A signed certificate that the node has taken.
 pub(super) struct Given {
     /// Whether it is on the node's disk.
@@ -98,7 +101,7 @@ impl Signer<'_> {
     /// Signs for one node.
     async fn sign(&self, node: &Node) -> Result<(), Failure> {
         let global = self.global;
-        let shown = show(node).await?;
+        let shown = look::answered(node.name(), CALL, show(node)).await?;
         if shown.signs_for_itself {
             return say(
                 global,
@@ -120,7 +123,8 @@ impl Signer<'_> {
         let names = self.arguments.name.iter();
         let names = names.map(|name| SubjectName::from(name.as_str()));
         request.names.extend(names);
-        let given = give(node, &request, &self.authority, self.lifetime).await?;
+        let giving = give(node, &request, &self.authority, self.lifetime);
+        let given = look::answered(node.name(), CALL, giving).await?;
         tell(global, node, &given)?;
         let Some(config) = &self.config else {
             return Ok(());

@@ -187,6 +187,35 @@ async fn an_order_that_fails_at_once_is_not_given_again_without_a_pause() {
     }
 }
 
+/// Machines that say nothing to an order.
+struct Silent(Obedient);
+
+impl Machines for Silent {
+    async fn look(&mut self, _: &Record, _: &BTreeSet<MachineName>) -> Facts {
+        self.0.facts.borrow().clone()
+    }
+
+    fn ask(&mut self, _: &Action, _: &Record) -> Option<Task> {
+        Some(Box::pin(std::future::pending()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_ends_soon_after_the_time_of_its_machine() {
+    let kept = Kept::of(&["n1"]);
+    let machines = Silent(Obedient::of(&kept));
+    let mut driver = Driver::new(kept, machines);
+    let patience = Duration::from_secs(Policy::default().patience.0);
+    let drive = async {
+        driver.round().await.unwrap();
+        assert!(timeout(patience, driver.ended()).await.is_err());
+        let ended = timeout(2 * TO_TELL, driver.ended()).await.unwrap();
+        driver.note(ended).await.unwrap();
+        driver.is_idle()
+    };
+    assert!(LocalSet::new().run_until(drive).await);
+}
+
 fn ahead() -> Moment {
     now().after(Seconds(5 * 3600))
 }

@@ -51,7 +51,7 @@ impl Visitor for Told {
     }
 
     async fn command(&self, rollout: &str, command: Command) -> Result<(), Denied> {
-        if command == Command::Approve {
+        if command == Command::Approve(None) {
             return Err(Denied::Impossible("nothing waits".to_owned()));
         }
         self.commands
@@ -166,6 +166,11 @@ async fn commands_are_carried_out_or_refused_with_the_reason() {
             ),
             (r#"{"rollout": "fleet", "command": "retry"}"#, 200, "done"),
             (
+                r#"{"rollout": "fleet", "command": "approve", "machine": "", "wave": 2}"#,
+                200,
+                "done",
+            ),
+            (
                 r#"{"rollout": "fleet", "command": "approve"}"#,
                 409,
                 "nothing waits",
@@ -195,7 +200,9 @@ async fn commands_are_carried_out_or_refused_with_the_reason() {
     .await;
     let why = "on the page".to_owned();
     let hold = Command::Hold(MachineName::from("lamp-1"), why.clone());
-    let expected = [Command::Pause(why), hold, Command::Retry].map(|it| ("fleet".to_owned(), it));
+    let approve = Command::Approve(Some(2));
+    let expected = [Command::Pause(why), hold, Command::Retry, approve];
+    let expected = expected.map(|it| ("fleet".to_owned(), it));
     assert_eq!(*commands.borrow(), expected);
 }
 

@@ -4,10 +4,11 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use instar_client::{
-    CONFIG_IN_FORCE, Endpoint, Failure, FailureKind, Node, Target, Trust, connect,
+    CONFIG_IN_FORCE, CONFIG_KEPT, Endpoint, Failure, FailureKind, Node, Target, Trust, connect,
 };
 use instar_pki::{certificates_from_pem, private_key_from_pem};
 use instar_rollout::MachineName;
+use instar_rollout_driver::says_the_same;
 use tokio::task::JoinSet;
 use tokio::time::timeout;
 
@@ -90,6 +91,9 @@ async fn fact(node: &Node, way: &Way, rotation: &Rotation) -> Result<Fact, Failu
         )
         .because(failure)
     })?;
+    if let Some(why) = two_configs(&config, &read_config(node, CONFIG_KEPT).await?) {
+        return Ok(Fact::Away(why.to_owned()));
+    }
     let signer = match configured.has_key {
         true => Signer::Itself,
         false if sign::show(node).await?.asks_control_plane => Signer::ControlPlane,
@@ -117,6 +121,13 @@ async fn fact(node: &Node, way: &Way, rotation: &Rotation) -> Result<Fact, Failu
     }))
 }
 
+/// Why the config of a node is not changed now: a change would keep one that is only tried, and the one that waits for a boot would be lost.
+fn two_configs(in_force: &str, kept: &str) -> Option<&'static str> {
+    (!says_the_same(in_force, kept)).then_some(
+        "its config for the next boot is not the one in force, which is tried, or was followed by one that waits for a boot",
+    )
+}
+
 /// Whether the node lets in the client's new certificate, and can be verified by these authorities alone (PEM).
 async fn lets_in(way: &Way, rotation: &Rotation, authorities: &[&str]) -> Result<bool, Failure> {
     let broken = || Failure::new(FailureKind::Failed, "the record of the rotation is broken");
@@ -139,4 +150,23 @@ async fn lets_in(way: &Way, rotation: &Rotation, authorities: &[&str]) -> Result
         }
     }
     Ok(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_with_a_config_on_trial_or_staged_is_waited_for() {
+        let config = "machine: {sysctls: {a: \"1\"}}\n";
+        for (kept, is_waited_for) in [
+            (config, false),
+            ("# ours\nmachine:\n  sysctls: {a: '1'}\n", false),
+            ("machine: {sysctls: {a: \"2\"}}\n", true),
+            ("", true),
+        ] {
+            let why = two_configs(config, kept);
+            assert_eq!(why.is_some(), is_waited_for, "{kept}");
+        }
+    }
 }
