@@ -1,11 +1,16 @@
 //! The task that keeps the kernel's network in the desired state.
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
+    time::Instant,
 };
 use tracing::{info, warn};
 
@@ -13,7 +18,9 @@ use super::{
     AddressStatus, CleanupPolicy, DhcpSpec, KernelState, Lease, Link, LinkStatus, NetlinkError,
     NetworkPlan, NetworkSpec, NetworkStatus, Options, Ours, RouteStatus, desired,
     dhcp::{self, Port},
-    dhcp_links, etc, hostname,
+    dhcp_links, etc,
+    fallback::Fallback,
+    hostname,
     kernel::Kernel,
     leases::{self, Leases},
     plan,
@@ -40,6 +47,9 @@ pub(super) struct Actor {
     clients: BTreeMap<String, Client>,
     /// The link that automatic DHCP has settled on.
     automatic: Option<String>,
+    fallback: Fallback,
+    /// Cards that were told to take router advertisements, by the kernel's index.
+    listening: BTreeSet<u32>,
     cleanup: CleanupPolicy,
     ours: Ours,
     last_plan: LastPlan,
@@ -91,6 +101,8 @@ impl Actor {
             .map(|lease| (lease.link.clone(), lease))
             .collect();
         let actor = Self {
+            fallback: Fallback::new(Instant::now()),
+            listening: BTreeSet::new(),
             cleanup: options.cleanup,
             specs,
             kernel,
@@ -136,6 +148,7 @@ impl Actor {
                     while let Some(Some(())) = changes.next().now_or_never() {}
                 }
                 () = dhcp::sleep_for(lease_end) => {}
+                () = dhcp::sleep_until(self.fallback.ends()) => {}
                 () = retry => {}
             }
         }
@@ -143,7 +156,8 @@ impl Actor {
 
     /// Applies the desired state to the kernel and publishes the outcome. Returns whether a step has to be tried again.
     async fn reconcile(&mut self) -> bool {
-        let spec = self.specs.borrow_and_update().clone().unwrap_or_default();
+        let wanted = self.specs.borrow_and_update().clone().unwrap_or_default();
+        let mut spec = wanted.clone();
         for lease in leases::end_over(&mut self.leases, dhcp::boot_seconds()) {
             warn!(link = lease.link, address = %lease.address, "the DHCP lease is over");
         }
@@ -166,6 +180,8 @@ impl Actor {
                 self.stable_name = hostname::stable_name(&identity(&self.options, &kernel));
             }
             self.forget_vanished(&kernel);
+            self.listen_to_routers(&kernel);
+            spec = self.fallback.spec(&wanted, &kernel, Instant::now());
             dhcp = dhcp_links(&spec, &kernel, self.automatic.as_deref(), &self.leases);
             self.automatic = if spec.is_automatic() {
                 dhcp.keys().next().cloned()
@@ -215,6 +231,19 @@ impl Actor {
             }
         }
         problems
+    }
+
+    /// Has each card take router advertisements, once: a later value is somebody's wish. Not links made by software, whose other ends may be
+    /// containers.
+    fn listen_to_routers(&mut self, kernel: &KernelState) {
+        for card in kernel.links.iter().filter(|link| link.is_hardware()) {
+            if !self.listening.insert(card.index) {
+                continue;
+            }
+            if let Err(error) = sysctl::listen_to_routers(&self.options.procfs, &card.name) {
+                warn!(link = card.name, %error, "the card may ignore router advertisements while the machine forwards packets");
+            }
+        }
     }
 
     /// Drops the lease and the client of a link that is gone or is another card now.
@@ -325,6 +354,8 @@ impl Actor {
         self.set_hostname(hostname, &mut problems);
         let routes = routes_of(kernel);
         let retry = !problems.is_empty();
+        // A link that comes tells of itself.
+        problems.extend(self.fallback.problem().map(str::to_owned));
         let status = NetworkStatus {
             links: kernel.links.iter().map(link_status).collect(),
             without_lease: leases::without(dhcp, &self.leases),

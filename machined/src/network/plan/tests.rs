@@ -276,6 +276,26 @@ fn static_config_turns_automatic_dhcp_off() {
     );
 }
 
+/// Services have addresses there, and the machine is reached over its card.
+#[test]
+fn an_address_of_the_loopback_leaves_automatic_dhcp_on() {
+    let mut lo = LinkSpec::new("lo");
+    lo.addresses = vec![cidr("10.255.0.1/32")];
+    let spec = NetworkSpec {
+        links: vec![lo],
+        ..NetworkSpec::default()
+    };
+    let kernel = configured_kernel();
+    let planned = steps(
+        &spec,
+        &kernel,
+        &[lease()],
+        CleanupPolicy::Remove,
+        &Ours::default(),
+    );
+    assert_eq!(planned, ["add 10.255.0.1/32 to lo"]);
+}
+
 #[test]
 fn a_link_that_the_config_takes_down_gets_no_dhcp() {
     let mut kernel = configured_kernel();
