@@ -101,7 +101,7 @@ impl Actor {
             .map(|lease| (lease.link.clone(), lease))
             .collect();
         let actor = Self {
-            fallback: Fallback::new(Instant::now()),
+            fallback: Fallback::new(Instant::now(), Duration::from_secs(now)),
             listening: BTreeSet::new(),
             cleanup: options.cleanup,
             specs,

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 
 use super::{KernelState, NetworkSpec};
 
-/// Time for the drivers of cards, from the start of the network on. A link that comes later ends the fallback.
+/// Time for the drivers of cards, from the kernel's start on. A link that comes later ends the fallback.
 const DRIVERS: Duration = Duration::from_secs(30);
 /// Limit on the links of the config that a message names.
 const MOST_NAMED: usize = 5;
@@ -26,9 +26,10 @@ pub(super) struct Fallback {
 }
 
 impl Fallback {
-    pub(super) fn new(start: Instant) -> Self {
+    /// `running`: how long the kernel has been running at `now`. Its drivers outlive a change of generations.
+    pub(super) fn new(now: Instant, running: Duration) -> Self {
         Self {
-            late: start + DRIVERS,
+            late: now + DRIVERS.saturating_sub(running),
             ends: None,
             problem: None,
         }
@@ -127,9 +128,9 @@ mod tests {
     #[test]
     fn a_machine_whose_card_has_another_name_is_reachable_after_a_while() {
         let start = Instant::now();
-        let late = start + DRIVERS;
+        let late = start + DRIVERS - Duration::from_secs(2);
         let (wanted, here) = (addresses_on(&["enp1s0"]), kernel(&["eth0"]));
-        let mut fallback = Fallback::new(start);
+        let mut fallback = Fallback::new(start, Duration::from_secs(2));
         assert_eq!(fallback.spec(&wanted, &here, start), wanted);
         assert_eq!((fallback.ends(), fallback.problem()), (Some(late), None));
 
@@ -146,16 +147,25 @@ mod tests {
         assert_eq!((fallback.ends(), fallback.problem()), (None, None));
     }
 
+    /// So a machine with the fallback keeps its address while machined starts again.
+    #[test]
+    fn drivers_have_no_more_time_in_a_kernel_that_runs() {
+        let now = Instant::now();
+        let mut fallback = Fallback::new(now, Duration::from_secs(3600));
+        let spec = fallback.spec(&addresses_on(&["enp1s0"]), &kernel(&["eth0"]), now);
+        assert!(spec.is_automatic());
+    }
+
     #[test]
     fn one_link_of_the_config_is_enough() {
-        let start = Instant::now();
-        let mut fallback = Fallback::new(start);
+        let now = Instant::now();
+        let mut fallback = Fallback::new(now, DRIVERS);
         for wanted in [
             addresses_on(&["eth7", "eth0"]),
             addresses_on(&[]),
             addresses_on(&["lo"]),
         ] {
-            let spec = fallback.spec(&wanted, &kernel(&["eth0"]), start + DRIVERS);
+            let spec = fallback.spec(&wanted, &kernel(&["eth0"]), now);
             assert_eq!(spec, wanted);
             assert_eq!((fallback.ends(), fallback.problem()), (None, None));
         }
