@@ -13,6 +13,7 @@
 mod answer;
 mod client;
 mod error;
+mod first_address;
 mod place;
 mod proxies;
 mod tls;
