@@ -36,6 +36,9 @@ const ROUNDS: usize = 4;
 /// Pause before a failed step is tried again: the obstacle may have gone.
 const RETRY: Duration = Duration::from_secs(5);
 
+/// Pause after steps that the kernel took and that changed nothing: their own notifications would begin the next try at once, for ever.
+const UNSETTLED: Duration = Duration::from_secs(1);
+
 /// Timeout for the kernel. It answers in milliseconds, unless it had no room for its answer.
 const NETLINK: Duration = Duration::from_secs(30);
 
@@ -52,6 +55,8 @@ pub(super) struct Actor {
     listening: BTreeSet<u32>,
     cleanup: CleanupPolicy,
     ours: Ours,
+    /// Whether the last steps changed nothing.
+    is_unsettled: bool,
     last_plan: LastPlan,
     stable_name: String,
     hostname: String,
@@ -110,6 +115,7 @@ impl Actor {
             leases,
             clients: BTreeMap::new(),
             ours: options.ours.clone(),
+            is_unsettled: false,
             last_plan: LastPlan::default(),
             stable_name: String::new(),
             hostname: String::new(),
@@ -131,6 +137,9 @@ impl Actor {
         }
         loop {
             let problems = self.reconcile().await;
+            if self.is_unsettled {
+                tokio::time::sleep(UNSETTLED).await;
+            }
             let retry = async {
                 match problems {
                     true => tokio::time::sleep(RETRY).await,
@@ -165,6 +174,7 @@ impl Actor {
         let mut kernel = KernelState::default();
         let mut dhcp = BTreeMap::new();
         let mut tried = NetworkPlan::default();
+        self.is_unsettled = false;
         for _ in 0..ROUNDS {
             let read = tokio::time::timeout(NETLINK, self.kernel.read()).await;
             kernel = match read.unwrap_or(Err(NetlinkError::NoAnswer)) {
@@ -202,6 +212,7 @@ impl Actor {
             }
             if plan == tried {
                 // None of its steps has changed anything: that takes time, or another config.
+                self.is_unsettled = problems.is_empty();
                 break;
             }
             self.ours.note_mtus(&plan, &kernel);
