@@ -25,6 +25,7 @@ use super::{
     leases::{self, Leases},
     plan,
     plan::LastPlan,
+    spec::LOOPBACK,
     sysctl,
 };
 use crate::base::error_chain::chain;
@@ -355,6 +356,7 @@ impl Actor {
         };
         let addresses = addresses_of(kernel);
         let own = addresses.first().map(|address| address.address.address());
+        let address_ready = is_reachable(&addresses);
 
         let files = [
             ("resolv.conf", etc::resolv_conf(&resolvers, &search_domains)),
@@ -371,10 +373,10 @@ impl Actor {
             links: kernel.links.iter().map(link_status).collect(),
             without_lease: leases::without(dhcp, &self.leases),
             lease_may_name: leases::may_name(spec, dhcp, &self.leases),
-            address_ready: !addresses.is_empty(),
+            address_ready,
             connectivity_ready: routes.iter().any(|route| route.destination.prefix() == 0),
             etc_files_ready: files_written,
-            ready: !addresses.is_empty() && files_written,
+            ready: address_ready && files_written,
             addresses,
             routes,
             resolvers,
@@ -431,7 +433,8 @@ fn link_status(link: &Link) -> LinkStatus {
     }
 }
 
-/// Lists the addresses that other machines can reach this one at: IPv4 first, no loopback.
+/// Lists the addresses that other machines can reach this one at: IPv4 first, no loopback. Those on `lo` come last: only a route that is
+/// announced somehow leads to them.
 fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
     let mut found: Vec<AddressStatus> = kernel
         .addresses
@@ -442,8 +445,13 @@ fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
             address: address.cidr,
         })
         .collect();
-    found.sort_by_key(|address| !address.address.address().is_ipv4());
+    found.sort_by_key(|it| (it.link == LOOPBACK, !it.address.address().is_ipv4()));
     found
+}
+
+/// Returns whether one of these addresses is on a link to other machines; the first is, if any.
+fn is_reachable(addresses: &[AddressStatus]) -> bool {
+    addresses.first().is_some_and(|it| it.link != LOOPBACK)
 }
 
 fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
@@ -454,4 +462,51 @@ fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
         metric: route.metric,
     };
     kernel.routes.iter().map(status).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::network::Address;
+
+    fn link(index: u32, name: &str) -> Link {
+        Link {
+            index,
+            name: name.to_owned(),
+            mac: Vec::new(),
+            up: true,
+            carrier: true,
+            mtu: 1500,
+            kind: None,
+            loopback: name == LOOPBACK,
+            ethernet: name != LOOPBACK,
+        }
+    }
+
+    fn address(index: u32, cidr: &str) -> Address {
+        Address {
+            index,
+            cidr: cidr.parse().unwrap(),
+            global: true,
+            permanent: true,
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_loopback_reaches_nobody_and_comes_last() {
+        let mut kernel = KernelState {
+            links: vec![link(1, "lo"), link(2, "eth0")],
+            addresses: vec![address(1, "10.255.0.1/32")],
+            ..KernelState::default()
+        };
+        assert!(!is_reachable(&addresses_of(&kernel)));
+        kernel.addresses.push(address(2, "fd00::2/64"));
+        kernel.addresses.push(address(2, "192.0.2.2/24"));
+        let all = addresses_of(&kernel);
+        assert!(is_reachable(&all));
+        let links: Vec<&str> = all.iter().map(|it| it.link.as_str()).collect();
+        assert_eq!(links, ["eth0", "eth0", "lo"]);
+        assert_eq!(all[0].address.to_string(), "192.0.2.2/24");
+    }
 }

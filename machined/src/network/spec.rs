@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use crate::values::{Cidr, HostnamePolicy, RouteSpec, StaticHost};
 
 /// The loopback link. It has addresses of services, and nobody reaches the machine over it.
-const LOOPBACK: &str = "lo";
+pub(super) const LOOPBACK: &str = "lo";
 
 /// The whole network. The default asks for DHCP on the first link that has a carrier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
