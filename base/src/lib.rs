@@ -1,11 +1,12 @@
 //! Helpers that know nothing of the machine: files that are replaced whole, work with a limit away from the runtime, quotas, sealed memory, sizes,
-//! the table of mounts.
+//! the table of mounts, the order of addresses.
 //!
 //! The decision: a helper gets here when a second crate needs it, under the name of the one thing that it does. A crate of utilities was the
 //! other choice; it becomes a heap in which no helper is found again.
 
 #![forbid(unsafe_code)]
 
+pub mod address_order;
 pub mod back_off;
 pub mod blocking_io;
 pub mod byte_size;

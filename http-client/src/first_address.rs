@@ -12,6 +12,8 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
+use instar_base::address_order::by_turns;
+
 /// Pause before the next address is tried beside those before (section 8: "Connection Attempt Delay").
 const BESIDE: Duration = Duration::from_millis(250);
 /// Limit on the addresses that are tried.
@@ -53,21 +55,6 @@ async fn attempt(address: SocketAddr, limit: Duration) -> io::Result<(TcpStream,
     let connected = timeout(limit, TcpStream::connect(address)).await;
     let stream = connected.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))??;
     Ok((stream, address))
-}
-
-/// The addresses in the resolver's order, but of both families by turns.
-fn by_turns(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
-    let preferred = addresses.first().map(SocketAddr::is_ipv4);
-    let of_preferred = |address: &SocketAddr| Some(address.is_ipv4()) == preferred;
-    let (first, second): (Vec<_>, Vec<_>) = addresses.into_iter().partition(of_preferred);
-    let mut second = second.into_iter();
-    let mut all = Vec::new();
-    for address in first {
-        all.push(address);
-        all.extend(second.next());
-    }
-    all.extend(second);
-    all
 }
 
 #[cfg(test)]
@@ -118,22 +105,5 @@ mod tests {
         );
         let nothing = first_that_answers(Vec::new(), limit).await;
         assert_eq!(nothing.unwrap_err().kind(), io::ErrorKind::NotFound);
-    }
-
-    #[test]
-    fn both_families_have_their_turn() {
-        let of = |texts: &[&str]| -> Vec<SocketAddr> {
-            texts.iter().map(|text| text.parse().unwrap()).collect()
-        };
-        let (a, b, c) = ("[2001:db8::1]:1", "[2001:db8::2]:1", "[2001:db8::3]:1");
-        let (x, y) = ("192.0.2.1:1", "192.0.2.2:1");
-        for (found, expected) in [
-            (vec![a, b, c, x], vec![a, x, b, c]),
-            (vec![x, y, a, b], vec![x, a, y, b]),
-            (vec![x], vec![x]),
-            (vec![], vec![]),
-        ] {
-            assert_eq!(by_turns(of(&found)), of(&expected));
-        }
     }
 }
