@@ -19,8 +19,11 @@ const BESIDE: Duration = Duration::from_millis(250);
 /// Limit on the addresses that are tried.
 const MOST_ADDRESSES: usize = 16;
 
-/// Connects to the first address that answers; each attempt has `limit`. The error is that of the attempt that failed last.
-pub(crate) async fn first_that_answers(
+/// Connects to the first address that answers; each attempt has `limit`.
+///
+/// # Errors
+/// That of the attempt that failed last.
+pub async fn first_that_answers(
     addresses: Vec<SocketAddr>,
     limit: Duration,
 ) -> io::Result<(TcpStream, SocketAddr)> {

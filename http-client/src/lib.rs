@@ -21,6 +21,7 @@ mod tls;
 pub use answer::{Answer, SLOWEST};
 pub use client::{Body, Client, Request};
 pub use error::HttpError;
+pub use first_address::first_that_answers;
 pub use place::Place;
 pub use proxies::{BadProxy, Proxies};
 pub use tls::{SYSTEM_BUNDLE, TlsError, Trust, client_config};
