@@ -19,10 +19,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use instar_base::first_address::first_that_answers;
 use instar_base::lock::Lock as _;
 
 use crate::answer::SILENCE;
-use crate::first_address::first_that_answers;
 use crate::proxies::{Proxies, Proxy, Rules};
 use crate::tls::{self, TlsError, Trust};
 use crate::{Answer, HttpError, Place};

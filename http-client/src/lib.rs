@@ -13,7 +13,6 @@
 mod answer;
 mod client;
 mod error;
-mod first_address;
 mod place;
 mod proxies;
 mod tls;
@@ -21,7 +20,6 @@ mod tls;
 pub use answer::{Answer, SLOWEST};
 pub use client::{Body, Client, Request};
 pub use error::HttpError;
-pub use first_address::first_that_answers;
 pub use place::Place;
 pub use proxies::{BadProxy, Proxies};
 pub use tls::{SYSTEM_BUNDLE, TlsError, Trust, client_config};

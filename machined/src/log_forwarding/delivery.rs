@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
-use instar_http_client::{Trust, client_config, first_that_answers};
+use instar_http_client::{Trust, client_config};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::queue::Queue;
 use crate::base::back_off::BackOff;
+use crate::base::first_address::first_that_answers;
 use crate::values::{LogEndpoint, LogTransport};
 
 /// Timeout for a connection: lookup, TCP and TLS.

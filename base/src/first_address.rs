@@ -1,7 +1,7 @@
 //! The first of a name's addresses that answers ("Happy Eyeballs", RFC 8305).
 //!
-//! A network may announce IPv6 and lead nowhere: attempts get no answer there, not even a refusal. One after the other they would use up the
-//! time of the whole request before the first address of IPv4 has its turn.
+//! A network may announce IPv6 and lead nowhere, and a name may stand for machines of which one is off: attempts get no answer there, not even
+//! a refusal. One after the other they would use up all the time before another address has its turn.
 
 use std::future::pending;
 use std::io;
@@ -12,7 +12,7 @@ use tokio::net::TcpStream;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use instar_base::address_order::by_turns;
+use crate::address_order::by_turns;
 
 /// Pause before the next address is tried beside those before (section 8: "Connection Attempt Delay").
 const BESIDE: Duration = Duration::from_millis(250);
