@@ -75,10 +75,10 @@ fn missing(spec: &NetworkSpec, kernel: &KernelState) -> Option<String> {
     let cards: Vec<&str> = cards.map(|link| link.name.as_str()).collect();
     let cards = match cards.as_slice() {
         [] => "it has no network card".to_owned(),
-        cards => format!("its network cards are {}", cards.join(", ")),
+        cards => format!("its network cards: {}", cards.join(", ")),
     };
     Some(format!(
-        "the config gives addresses to {} alone, and the machine has no such link: {cards}. Until the config names one of its links, DHCP runs on the first card with a carrier",
+        "the config gives addresses to {} alone, and the machine has no such link ({cards}). Until the config names one of its links, DHCP runs on the first card with a carrier",
         named.join(", ")
     ))
 }
