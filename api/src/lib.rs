@@ -36,6 +36,9 @@ pub const NODE_KEY: &str = "node";
 /// gRPC metadata key of older clients: any number of nodes that a call is for.
 pub const NODES_KEY: &str = "nodes";
 
+/// Annotation of the machine config in force while it is on trial: it is taken back unless it is applied to stay.
+pub const ON_TRIAL: &str = "instar.dev/on-trial";
+
 /// Encoded `google.protobuf.FileDescriptorSet` of every file, for reflection.
 pub const FILE_DESCRIPTOR_SET: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 

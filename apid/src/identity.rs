@@ -238,9 +238,12 @@ impl Credentials {
         self.peers.as_ref()
     }
 
-    /// Whether a name that a caller gave means this node.
+    /// Whether a name that a caller gave means this node. An address of IPv6 can be written in many ways.
     pub(super) fn is_this_node(&self, name: &str) -> bool {
-        self.names.iter().any(|own| own.eq_ignore_ascii_case(name))
+        let is_known = |name: &str| self.names.iter().any(|own| own.eq_ignore_ascii_case(name));
+        let address = name.parse::<IpAddr>().ok();
+        let address = address.map(|address| address.to_canonical().to_string());
+        is_known(name) || address.is_some_and(|address| is_known(&address))
     }
 
     /// Whether a connection to this address reaches this node.
@@ -332,6 +335,15 @@ pub(super) mod tests {
                 "{address}"
             );
         }
+    }
+
+    #[test]
+    fn a_node_knows_its_address_however_it_is_written() {
+        let node = credentials(&["fd00::5", "10.0.0.1", "node-1"], false);
+        for name in ["FD00:0:0::0005", "::ffff:10.0.0.1", "NODE-1"] {
+            assert!(node.is_this_node(name), "{name}");
+        }
+        assert!(!node.is_this_node("fd00::6") && !node.is_this_node("010.0.0.1"));
     }
 
     /// The credentials of a node with these names.

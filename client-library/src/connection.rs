@@ -11,6 +11,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
+use instar_base::first_address::first_that_answers;
 use rustls::client::Resumption;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{CertificateError, ClientConfig, RootCertStore};
@@ -244,6 +245,14 @@ pub(crate) fn is_tls_alert(error: &(dyn Error + 'static)) -> bool {
     false
 }
 
+/// Connects to one of a host's addresses: a name may stand for several nodes, of which one is off.
+async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let found = tokio::net::lookup_host((host, port)).await?;
+    // The caller's timeout comes first, and has words of its own.
+    let (stream, _) = first_that_answers(found.collect(), CONNECT_TIMEOUT * 2).await?;
+    Ok(stream)
+}
+
 /// Connects to one endpoint, whenever the channel asks.
 #[derive(Clone)]
 struct Dialer {
@@ -255,12 +264,11 @@ impl Dialer {
     async fn dial(self) -> Result<TokioIo<BufReader<TlsStream<TcpStream>>>, ConnectError> {
         let endpoint = self.endpoint.clone();
         let both = async {
-            let tcp = TcpStream::connect((endpoint.host(), endpoint.port()))
-                .await
-                .map_err(|source| ConnectError::Tcp {
-                    endpoint: endpoint.clone(),
-                    source,
-                })?;
+            let connected = connect_tcp(endpoint.host(), endpoint.port()).await;
+            let tcp = connected.map_err(|source| ConnectError::Tcp {
+                endpoint: endpoint.clone(),
+                source,
+            })?;
             let tls_error = |source| ConnectError::Tls {
                 endpoint: endpoint.clone(),
                 source,

@@ -17,7 +17,7 @@
 //!   by this function.
 //! - [`Standing`]: the version that a node runs, whether it is ready, and how its upgrades ended.
 //! - [`resources()`], [`resources_in()`]: the resources of one type, decoded.
-//! - [`read_config()`]: a node's machine config, as it was written.
+//! - [`read_config()`], [`is_on_trial()`]: a node's machine config, as it was written, and whether it is to stay.
 //! - [`event_history()`], [`newest_event()`]: the events that a node remembers, all of them or the place where they end.
 //! - [`ask_again()`]: continues a stream whose node changed to another version without a reboot, or whose connection broke.
 //! - [`Failure`]: the error and advice. Programs decide by its [`FailureKind`].
@@ -57,7 +57,7 @@ pub use event_history::{event_history, newest_event};
 pub use failure::{Failure, FailureKind};
 pub use follow::{Done, Progress, follow, remembered_failure};
 pub use lines::Lines;
-pub use machine_config::{CONFIG_IN_FORCE, CONFIG_KEPT, config_failure, read_config};
+pub use machine_config::{CONFIG_IN_FORCE, CONFIG_KEPT, config_failure, is_on_trial, read_config};
 pub use node::Node;
 pub use standing::{Standing, resources, resources_in};
 pub use target::Target;

@@ -1,9 +1,9 @@
 //! A node's machine config, as it was written.
 
-use instar_api::MAX_MESSAGE_BYTES;
-use instar_api::cosi::resource::GetRequest;
 use instar_api::cosi::resource::state_client::StateClient;
+use instar_api::cosi::resource::{GetRequest, Resource};
 use instar_api::definitions::config::MachineConfigSpec;
+use instar_api::{MAX_MESSAGE_BYTES, ON_TRIAL};
 use prost::Message;
 use tonic::Code;
 
@@ -20,6 +20,24 @@ pub const CONFIG_KEPT: &str = "persistent";
 /// # Errors
 /// The node has none, or the caller may not read it.
 pub async fn read_config(node: &Node, id: &str) -> Result<String, Failure> {
+    let resource = read(node, id).await?;
+    let spec = resource.spec.unwrap_or_default().proto_spec;
+    text(&spec).ok_or_else(|| {
+        let why = format!("{} sent no machine config", node.name());
+        Failure::new(FailureKind::Failed, why)
+    })
+}
+
+/// Whether a node takes its config in force back unless it is applied to stay (`--mode try`). An older node does not tell.
+///
+/// # Errors
+/// The node has none, or the caller may not read it.
+pub async fn is_on_trial(node: &Node) -> Result<bool, Failure> {
+    let resource = read(node, CONFIG_IN_FORCE).await?;
+    Ok(is_marked(&resource))
+}
+
+async fn read(node: &Node, id: &str) -> Result<Resource, Failure> {
     let request = node.request(GetRequest {
         namespace: "config".to_owned(),
         r#type: "MachineConfigs.config.talos.dev".to_owned(),
@@ -29,12 +47,12 @@ pub async fn read_config(node: &Node, id: &str) -> Result<String, Failure> {
     let mut client = StateClient::new(node.channel()).max_decoding_message_size(MAX_MESSAGE_BYTES);
     let reply = client.get(request).await;
     let reply = reply.map_err(|status| node.explain("cannot get the machine config", status))?;
-    let resource = reply.into_inner().resource.unwrap_or_default();
-    let spec = resource.spec.unwrap_or_default().proto_spec;
-    text(&spec).ok_or_else(|| {
-        let why = format!("{} sent no machine config", node.name());
-        Failure::new(FailureKind::Failed, why)
-    })
+    Ok(reply.into_inner().resource.unwrap_or_default())
+}
+
+fn is_marked(resource: &Resource) -> bool {
+    let metadata = resource.metadata.as_ref();
+    metadata.is_some_and(|metadata| metadata.annotations.contains_key(ON_TRIAL))
 }
 
 /// What a node has not done that failed to apply a machine config, for [`Node::explain`]. An internal failure may come after the config is in
@@ -54,7 +72,23 @@ fn text(spec: &[u8]) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use instar_api::cosi::resource::Metadata;
+
     use super::*;
+
+    #[test]
+    fn a_config_on_trial_is_marked() {
+        let with = |annotation: &str| Resource {
+            metadata: Some(Metadata {
+                annotations: [(annotation.to_owned(), "1".to_owned())].into(),
+                ..Metadata::default()
+            }),
+            ..Resource::default()
+        };
+        assert!(is_marked(&with("instar.dev/on-trial")));
+        assert!(!is_marked(&with("talos.dev/yaml-spec")));
+        assert!(!is_marked(&Resource::default()));
+    }
 
     #[test]
     fn a_config_is_text() {

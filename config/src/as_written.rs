@@ -35,7 +35,7 @@ fn json(node: &Node, single: &dyn Fn(&str, bool) -> Json) -> Json {
         Value::Null => Json::Null,
         Value::Scalar { text, plain } => single(text, *plain && typed(text).is_some()),
         Value::List(items) => items.iter().map(|item| json(item, single)).collect(),
-        // With the keys that have no value: a patch sets them to nothing.
+        // With the keys that have no value: who writes the document back must not lose them.
         Value::Map(entries) => entries
             .iter()
             .map(|entry| (entry.key.clone(), json(&entry.node, single)))

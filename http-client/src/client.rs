@@ -19,6 +19,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
+use instar_base::first_address::first_that_answers;
 use instar_base::lock::Lock as _;
 
 use crate::answer::SILENCE;
@@ -369,32 +370,28 @@ async fn connect_tcp(
         host: host.to_owned(),
         source,
     };
-    let addresses: Vec<_> = timeout(CONNECT, tokio::net::lookup_host((host, port)))
+    let found = timeout(CONNECT, tokio::net::lookup_host((host, port)))
         .await
         .map_err(|_| resolve(io::ErrorKind::TimedOut.into()))?
-        .map_err(resolve)?
-        .collect();
-    let failed = |source| HttpError::Connect {
-        authority: authority.to_owned(),
-        source,
-    };
-    let mut last = failed(io::Error::new(
-        io::ErrorKind::NotFound,
-        "the name has no address",
-    ));
-    for address in addresses {
-        let place = Place::of(address.ip());
-        if let Err(refused) = check_place(place, &address.ip().to_string(), authority, origin) {
-            last = refused;
-            continue;
-        }
-        match timeout(CONNECT, TcpStream::connect(address)).await {
-            Ok(Ok(stream)) => return Ok((stream, place)),
-            Ok(Err(error)) => last = failed(error),
-            Err(_) => last = failed(io::ErrorKind::TimedOut.into()),
+        .map_err(resolve)?;
+    let mut addresses = Vec::new();
+    let mut refused = None;
+    for address in found {
+        let ip = address.ip();
+        match check_place(Place::of(ip), &ip.to_string(), authority, origin) {
+            Ok(()) => addresses.push(address),
+            Err(error) => refused = Some(error),
         }
     }
-    Err(last)
+    if let Some(refused) = refused.filter(|_| addresses.is_empty()) {
+        return Err(refused);
+    }
+    let connected = first_that_answers(addresses, CONNECT).await;
+    let (stream, address) = connected.map_err(|source| HttpError::Connect {
+        authority: authority.to_owned(),
+        source,
+    })?;
+    Ok((stream, Place::of(address.ip())))
 }
 
 /// Host and port of the address, without user and password, so that it may be shown.

@@ -572,6 +572,7 @@ fn static_config_is_applied_and_changed() {
             static_addresses_have_a_name(&lab, &network).await;
             static_routes_have_their_metrics();
             what_others_remove_comes_back_and_what_they_add_stays(&network).await;
+            a_default_route_of_others_is_noticed(&network).await;
             spec.links[0].addresses = vec!["192.0.2.8/24".parse().unwrap()];
             spec.links[0].routes = vec![default_route("192.0.2.1")];
             network.set_spec(spec.clone());
@@ -689,6 +690,16 @@ async fn what_others_remove_comes_back_and_what_they_add_stays(network: &Network
     run("ip", &["address", "add", "192.0.2.200/32", "dev", "eth0"]);
     wait_for(network, 5, |status| {
         has_address(status, "192.0.2.200") && has_address(status, "2001:db8::7")
+    })
+    .await;
+}
+
+/// Nothing but the route changes, as with one from a router's advertisement.
+async fn a_default_route_of_others_is_noticed(network: &Network) {
+    let route = ["route", "add", "default", "via", "fe80::1", "dev", "eth0"];
+    run("ip", &[&["-6"], &route[..], &["metric", "99"]].concat());
+    wait_for(network, 5, |status| {
+        status.routes.iter().any(|route| route.metric == 99)
     })
     .await;
 }

@@ -47,6 +47,7 @@ async fn patches_change_what_they_name(story: &Story<'_>) -> Outcome {
         a_dry_run_shows_the_change_and_makes_none(story, &two),
         two_patches_at_once_change_two_documents(story, &two),
         a_patch_of_what_is_there_applies_nothing(story),
+        the_same_patch_again_keeps_what_it_tried(story),
         a_key_that_the_node_does_not_know_changes_nothing(story),
     ]
     .await
@@ -166,6 +167,22 @@ async fn a_patch_of_what_is_there_applies_nothing(story: &Story<'_>) -> Outcome 
     ensure!(said.output.contains("nothing applied"), "{said:?}");
     let after = story.config().await?;
     ensure!(after == before, "a patch of what is there changed it");
+    Ok(())
+}
+
+/// It changes nothing of the config in force, which the node would take back.
+async fn the_same_patch_again_keeps_what_it_tried(story: &Story<'_>) -> Outcome {
+    let before = story.config().await?;
+    let tried = HOSTNAME.replace("patched", "tried");
+    let trial = ["patch", "mc", "-p", &tried, "--mode", "try"];
+    let said = story.client.run(&trial).await?;
+    ensure!(said.code == Some(0), "{said:?}");
+    for expected in ["Applied without a reboot", "nothing applied"] {
+        let said = story.patch(&tried).await?;
+        ensure!(said.output.contains(expected), "{said:?}");
+    }
+    story.patch(HOSTNAME).await?;
+    ensure!(story.config().await? == before, "another text came back");
     Ok(())
 }
 

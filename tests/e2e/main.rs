@@ -12,6 +12,7 @@ mod black_out;
 mod boot;
 mod bundles;
 mod callers;
+mod card_names;
 mod channel;
 mod channel_bundles;
 mod chaos;
@@ -155,7 +156,7 @@ type Area = fn() -> Vec<Test>;
 
 /// Areas whose machines boot again and again, or wait for limits to expire: three quarters of the time. The longest
 /// first, so that short ones fill the gaps at the end.
-const OF_LONG_RUNS: [Area; 52] = [
+const OF_LONG_RUNS: [Area; 53] = [
     soak::tests,
     power_cuts::tests,
     chaos::tests,
@@ -208,6 +209,7 @@ const OF_LONG_RUNS: [Area; 52] = [
     fleet_identity::tests,
     fleet_configs::tests,
     conditions::tests,
+    card_names::tests,
 ];
 
 /// Each way to start and stop the machine once: boots, the API, both clients, an upgrade, a rollback.

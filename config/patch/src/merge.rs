@@ -97,6 +97,10 @@ fn merge_maps<'a>(
             merged.remove(key);
             continue;
         }
+        // A key without a value says nothing: a patch whose lines below it are comments must not take a section away.
+        if piece.is_null() {
+            continue;
+        }
         path.push(key);
         let before = old.get(key).unwrap_or(&Value::Null);
         merged.insert(key.clone(), merge(before, piece, identity, path));
@@ -162,15 +166,27 @@ mod tests {
         assert_eq!(
             main(
                 json!({"a": {"b": 1, "c": [1]}, "d": "x"}),
-                json!({"a": {"c": [2], "e": true}, "d": null}),
+                json!({"a": {"c": [2], "e": true}, "d": "y"}),
             ),
-            json!({"a": {"b": 1, "c": [1, 2], "e": true}, "d": null})
+            json!({"a": {"b": 1, "c": [1, 2], "e": true}, "d": "y"})
         );
         // A value of another type is replaced.
         assert_eq!(
             main(json!({"a": [1]}), json!({"a": {"b": 1}})),
             json!({"a": {"b": 1}})
         );
+    }
+
+    /// As with Talos, for whom such a key is not there.
+    #[test]
+    fn a_key_without_a_value_changes_nothing() {
+        let document = json!({"machine": {"install": {"disk": "/dev/vda"}, "certSANs": ["a"]}});
+        let patch = json!({"machine": {"install": null, "certSANs": null, "sysctls": null}});
+        assert_eq!(main(document.clone(), patch), document);
+        assert_eq!(main(document.clone(), json!({"machine": null})), document);
+        // Nor does it stand in the elements of a list.
+        let patch = json!({"l": [{"a": 1, "b": null}]});
+        assert_eq!(main(json!({}), patch), json!({"l": [{"a": 1}]}));
     }
 
     #[test]

@@ -136,11 +136,13 @@ fn mtu(section: &Section<'_>) -> Option<u32> {
 fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
     // Checked, although it is not used yet.
     mtu(section);
+    let to = section.parsed::<Cidr>(destination);
+    let gateway: Option<IpAddr> = section.parsed("gateway");
+    let is_everywhere = |to: &Cidr| to.prefix() == 0 && to.address().is_unspecified();
     let route = RouteSpec {
-        destination: section
-            .parsed::<Cidr>(destination)
-            .filter(|to| to.prefix() != 0 || !to.address().is_unspecified()),
-        gateway: section.parsed("gateway"),
+        // Without a gateway it alone tells the family.
+        destination: to.filter(|to| gateway.is_none() || !is_everywhere(to)),
+        gateway,
         source: section.parsed("source"),
         metric: section.number("metric", METRIC),
     };
@@ -148,16 +150,27 @@ fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
         section.wrong("a route needs a destination, a gateway, or both");
         return None;
     }
-    if let (Some(to), Some(gateway)) = (section.parsed::<Cidr>(destination), route.gateway)
-        && to.address().is_ipv4() != gateway.is_ipv4()
-    {
+    let to = to.map(Cidr::address);
+    if are_of_two_families(to, route.gateway) {
         section.wrong_field(
             "gateway",
             "the gateway and the destination are of different families",
         );
         return None;
     }
+    if are_of_two_families(to.or(route.gateway), route.source) {
+        section.wrong_field(
+            "source",
+            "the source and the route are of different families",
+        );
+        return None;
+    }
     Some(route)
+}
+
+fn are_of_two_families(one: Option<IpAddr>, other: Option<IpAddr>) -> bool {
+    let both = one.zip(other);
+    both.is_some_and(|(one, other)| one.is_ipv4() != other.is_ipv4())
 }
 
 /// Reads an interface of the large document: a link and its DHCP at once. An interface with a selector has no name yet; a warning reports

@@ -294,6 +294,24 @@ probes:
     );
 }
 
+/// The kernel would drop such a source, and the route never be the one that is wanted.
+#[test]
+fn a_route_and_its_source_are_of_one_family() {
+    let link = |route: &str| {
+        format!("apiVersion: v1alpha1\nkind: LinkConfig\nname: eth0\nroutes: [{{{route}}}]")
+    };
+    for route in [
+        "destination: 10.0.0.0/8, source: fd00::7",
+        "gateway: fe80::1, source: 10.0.0.7",
+    ] {
+        let refused = problems(&link(route));
+        assert!(refused.contains("routes[0].source: "), "{refused}");
+    }
+    let source = "10.0.0.7".parse().ok();
+    let taken = config(&link("gateway: 10.0.0.1, source: 10.0.0.7"));
+    assert_eq!(taken.network.links[0].routes[0].source, source);
+}
+
 #[test]
 fn a_default_route_is_a_gateway_alone_or_to_everywhere() {
     let config = config(
@@ -306,6 +324,7 @@ routes:
   - destination: 0.0.0.0/0
     gateway: 10.0.0.1
   - destination: 10.1.0.0/16
+  - destination: \"::/0\"
 ",
     );
     let to: Vec<_> = config.network.links[0]
@@ -313,7 +332,8 @@ routes:
         .iter()
         .map(|route| route.destination)
         .collect();
-    assert_eq!(to, [None, None, Some("10.1.0.0/16".parse().unwrap())]);
+    let [there, everywhere] = ["10.1.0.0/16", "::/0"].map(|to| to.parse().ok());
+    assert_eq!(to, [None, None, there, everywhere]);
 }
 
 /// The time servers of a config, and its warnings.

@@ -29,7 +29,7 @@ impl UpgradeService for UpgradePlanApi {
         request: Request<wire::UpgradePlanRequest>,
     ) -> Result<Response<wire::UpgradePlanResponse>, Status> {
         let request = request.into_inner().upgrade.unwrap_or_default();
-        let wanted = upgrade_request::wanted(&request);
+        let wanted = upgrade_request::wanted(&request)?;
         let plan = sequences::plan_upgrade(&self.machine, &wanted).await;
         let plan = plan.map_err(upgrade_request::status)?;
         let containers = plan

@@ -11,17 +11,20 @@ use super::caller;
 use crate::base::error_chain::chain;
 use crate::upgrade::{UpgradeError, UpgradeMode, UpgradeRequest};
 
-/// Converts the request of the API.
-pub(super) fn wanted(request: &wire::UpgradeRequest) -> UpgradeRequest {
-    UpgradeRequest {
+/// Converts the request of the API. A mode that this version does not know is refused: the usual one may do what its caller rules out.
+pub(super) fn wanted(request: &wire::UpgradeRequest) -> Result<UpgradeRequest, Status> {
+    let mode = RebootMode::try_from(request.reboot_mode).map_err(|_| {
+        Status::invalid_argument(format!("there is no reboot mode {}", request.reboot_mode))
+    })?;
+    Ok(UpgradeRequest {
         image: request.image.clone(),
         force: request.force,
-        mode: match request.reboot_mode() {
+        mode: match mode {
             RebootMode::Default => UpgradeMode::Quickest,
             RebootMode::Powercycle => UpgradeMode::Reboot,
             RebootMode::Kexec => UpgradeMode::Kexec,
         },
-    }
+    })
 }
 
 /// Checks that the caller may override the rules between releases, if it wants to: whoever may only upgrade is bound by them.
@@ -54,6 +57,19 @@ pub(super) fn status(error: UpgradeError) -> Status {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
+
+    #[test]
+    fn an_unknown_reboot_mode_is_refused() {
+        let of = |reboot_mode| {
+            let request = wire::UpgradeRequest {
+                reboot_mode,
+                ..wire::UpgradeRequest::default()
+            };
+            wanted(&request).map(|wanted| wanted.mode)
+        };
+        assert_eq!(of(1).unwrap(), UpgradeMode::Reboot);
+        assert_eq!(of(2).unwrap_err().code(), tonic::Code::InvalidArgument);
+    }
 
     #[test]
     fn only_an_administrator_overrides_the_rules() {

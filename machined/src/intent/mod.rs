@@ -11,6 +11,7 @@ mod granted_certificate;
 mod kept;
 mod kernel;
 mod known_identity;
+mod link_warnings;
 mod network;
 pub mod next_config;
 mod node_certificate;
@@ -27,6 +28,7 @@ pub use disk::{disk_on_command_line, disk_to_own};
 pub use gate::gate_probes;
 pub use kept::kept_by;
 pub use kernel::kernel;
+pub use link_warnings::link_warnings;
 pub use network::network;
 pub use node_certificate::{
     CertificateStanding, GrantError, certificate_standing, grant_certificate, show_request,

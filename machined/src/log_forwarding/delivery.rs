@@ -18,6 +18,7 @@ use tokio_rustls::TlsConnector;
 
 use super::queue::Queue;
 use crate::base::back_off::BackOff;
+use crate::base::first_address::first_that_answers;
 use crate::values::{LogEndpoint, LogTransport};
 
 /// Timeout for a connection: lookup, TCP and TLS.
@@ -139,32 +140,62 @@ impl Way {
 
 async fn connect(endpoint: &LogEndpoint, trust: &Trust) -> anyhow::Result<Way> {
     let found = tokio::net::lookup_host((endpoint.host(), endpoint.port()));
-    let mut last = anyhow::anyhow!("the name has no address");
-    for address in found.await.context("look up the receiver")? {
-        match connect_to(address, endpoint, trust).await {
+    let found = found.await.context("look up the receiver")?;
+    connect_to_one_of(found.collect(), endpoint, trust).await
+}
+
+async fn connect_to_one_of(
+    mut addresses: Vec<SocketAddr>,
+    endpoint: &LogEndpoint,
+    trust: &Trust,
+) -> anyhow::Result<Way> {
+    if endpoint.transport == LogTransport::Udp {
+        return datagrams_to_one_of(&addresses).await;
+    }
+    loop {
+        // One that does not answer must not use up the time of the others.
+        let connected = first_that_answers(addresses.clone(), CONNECT).await;
+        let (stream, address) = connected.context("connect to the receiver")?;
+        match stream_to(stream, endpoint, trust).await {
             Ok(way) => return Ok(way),
-            Err(error) => last = error.context(address),
+            Err(error) => {
+                addresses.retain(|other| *other != address);
+                if addresses.is_empty() {
+                    return Err(error.context(address));
+                }
+            }
+        }
+    }
+}
+
+/// Sends to the first address that the machine has a route to; nobody answers a datagram.
+async fn datagrams_to_one_of(addresses: &[SocketAddr]) -> anyhow::Result<Way> {
+    let mut last = anyhow::anyhow!("the name has no address");
+    for address in addresses {
+        match datagrams_to(*address).await {
+            Ok(way) => return Ok(way),
+            Err(error) => last = error.context(*address),
         }
     }
     Err(last)
 }
 
-async fn connect_to(
-    address: SocketAddr,
+async fn datagrams_to(address: SocketAddr) -> anyhow::Result<Way> {
+    let any: SocketAddr = match address {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = UdpSocket::bind(any).await.context("open a socket")?;
+    // Connected, so that a closed port is an error of a later line.
+    socket.connect(address).await?;
+    Ok(Way::Datagrams(socket))
+}
+
+async fn stream_to(
+    stream: TcpStream,
     endpoint: &LogEndpoint,
     trust: &Trust,
 ) -> anyhow::Result<Way> {
-    if endpoint.transport == LogTransport::Udp {
-        let any: SocketAddr = match address {
-            SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-            SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-        };
-        let socket = UdpSocket::bind(any).await.context("open a socket")?;
-        // Connected, so that a closed port is an error of a later line.
-        socket.connect(address).await?;
-        return Ok(Way::Datagrams(socket));
-    }
-    let stream = TcpStream::connect(address).await?;
     // A receiver that lost its power is noticed, and its lines wait for it.
     SockRef::from(&stream).set_tcp_user_timeout(Some(WRITE))?;
     if endpoint.transport == LogTransport::Tcp {
@@ -181,7 +212,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
     use tokio::io::{AsyncBufReadExt as _, BufReader};
-    use tokio::net::TcpListener;
+    use tokio::net::{TcpListener, TcpSocket};
 
     fn endpoint(transport: &str, address: SocketAddr) -> LogEndpoint {
         format!("{transport}://{address}").parse().unwrap()
@@ -211,6 +242,28 @@ mod tests {
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "two");
         assert_eq!(lines.next_line().await.unwrap().unwrap(), "three");
         task.abort();
+    }
+
+    /// The queue of the first one is full: it answers nobody.
+    #[tokio::test]
+    async fn a_receiver_that_is_away_keeps_no_line_from_the_one_beside_it() {
+        let socket = TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let full = socket.listen(1).unwrap();
+        let away = full.local_addr().unwrap();
+        let mut held = Vec::new();
+        let patience = Duration::from_millis(300);
+        while let Ok(taken) = tokio::time::timeout(patience, TcpStream::connect(away)).await {
+            held.push(taken.unwrap());
+            assert!(held.len() < 16, "the queue has no end");
+        }
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let there = listener.local_addr().unwrap();
+        let to = endpoint("tcp", there);
+        let trust = Trust::default();
+        let connecting = connect_to_one_of(vec![away, there], &to, &trust);
+        let connected = tokio::time::timeout(CONNECT, connecting).await;
+        assert!(connected.unwrap().is_ok());
     }
 
     #[tokio::test]

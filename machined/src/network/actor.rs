@@ -1,11 +1,16 @@
 //! The task that keeps the kernel's network in the desired state.
 
-use std::{collections::BTreeMap, future::Future, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    future::Future,
+    time::Duration,
+};
 
 use futures_util::{FutureExt, Stream, StreamExt};
 use tokio::{
     sync::{mpsc, watch},
     task::JoinHandle,
+    time::Instant,
 };
 use tracing::{info, warn};
 
@@ -13,11 +18,14 @@ use super::{
     AddressStatus, CleanupPolicy, DhcpSpec, KernelState, Lease, Link, LinkStatus, NetlinkError,
     NetworkPlan, NetworkSpec, NetworkStatus, Options, Ours, RouteStatus, desired,
     dhcp::{self, Port},
-    dhcp_links, etc, hostname,
+    dhcp_links, etc,
+    fallback::Fallback,
+    hostname,
     kernel::Kernel,
     leases::{self, Leases},
     plan,
     plan::LastPlan,
+    spec::LOOPBACK,
     sysctl,
 };
 use crate::base::error_chain::chain;
@@ -28,6 +36,9 @@ use crate::containers::host_files;
 const ROUNDS: usize = 4;
 /// Pause before a failed step is tried again: the obstacle may have gone.
 const RETRY: Duration = Duration::from_secs(5);
+
+/// Pause after steps that the kernel took and that changed nothing: their own notifications would begin the next try at once, for ever.
+const UNSETTLED: Duration = Duration::from_secs(1);
 
 /// Timeout for the kernel. It answers in milliseconds, unless it had no room for its answer.
 const NETLINK: Duration = Duration::from_secs(30);
@@ -40,8 +51,13 @@ pub(super) struct Actor {
     clients: BTreeMap<String, Client>,
     /// The link that automatic DHCP has settled on.
     automatic: Option<String>,
+    fallback: Fallback,
+    /// Cards that were told to take router advertisements, by the kernel's index.
+    listening: BTreeSet<u32>,
     cleanup: CleanupPolicy,
     ours: Ours,
+    /// Whether the last steps changed nothing.
+    is_unsettled: bool,
     last_plan: LastPlan,
     stable_name: String,
     hostname: String,
@@ -91,6 +107,8 @@ impl Actor {
             .map(|lease| (lease.link.clone(), lease))
             .collect();
         let actor = Self {
+            fallback: Fallback::new(Instant::now(), Duration::from_secs(now)),
+            listening: BTreeSet::new(),
             cleanup: options.cleanup,
             specs,
             kernel,
@@ -98,6 +116,7 @@ impl Actor {
             leases,
             clients: BTreeMap::new(),
             ours: options.ours.clone(),
+            is_unsettled: false,
             last_plan: LastPlan::default(),
             stable_name: String::new(),
             hostname: String::new(),
@@ -119,6 +138,9 @@ impl Actor {
         }
         loop {
             let problems = self.reconcile().await;
+            if self.is_unsettled {
+                tokio::time::sleep(UNSETTLED).await;
+            }
             let retry = async {
                 match problems {
                     true => tokio::time::sleep(RETRY).await,
@@ -136,6 +158,7 @@ impl Actor {
                     while let Some(Some(())) = changes.next().now_or_never() {}
                 }
                 () = dhcp::sleep_for(lease_end) => {}
+                () = dhcp::sleep_until(self.fallback.ends()) => {}
                 () = retry => {}
             }
         }
@@ -143,7 +166,8 @@ impl Actor {
 
     /// Applies the desired state to the kernel and publishes the outcome. Returns whether a step has to be tried again.
     async fn reconcile(&mut self) -> bool {
-        let spec = self.specs.borrow_and_update().clone().unwrap_or_default();
+        let wanted = self.specs.borrow_and_update().clone().unwrap_or_default();
+        let mut spec = wanted.clone();
         for lease in leases::end_over(&mut self.leases, dhcp::boot_seconds()) {
             warn!(link = lease.link, address = %lease.address, "the DHCP lease is over");
         }
@@ -151,6 +175,7 @@ impl Actor {
         let mut kernel = KernelState::default();
         let mut dhcp = BTreeMap::new();
         let mut tried = NetworkPlan::default();
+        self.is_unsettled = false;
         for _ in 0..ROUNDS {
             let read = tokio::time::timeout(NETLINK, self.kernel.read()).await;
             kernel = match read.unwrap_or(Err(NetlinkError::NoAnswer)) {
@@ -166,6 +191,8 @@ impl Actor {
                 self.stable_name = hostname::stable_name(&identity(&self.options, &kernel));
             }
             self.forget_vanished(&kernel);
+            self.listen_to_routers(&kernel);
+            spec = self.fallback.spec(&wanted, &kernel, Instant::now());
             dhcp = dhcp_links(&spec, &kernel, self.automatic.as_deref(), &self.leases);
             self.automatic = if spec.is_automatic() {
                 dhcp.keys().next().cloned()
@@ -186,6 +213,7 @@ impl Actor {
             }
             if plan == tried {
                 // None of its steps has changed anything: that takes time, or another config.
+                self.is_unsettled = problems.is_empty();
                 break;
             }
             self.ours.note_mtus(&plan, &kernel);
@@ -215,6 +243,19 @@ impl Actor {
             }
         }
         problems
+    }
+
+    /// Has each card take router advertisements, once: a later value is somebody's wish. Not links made by software, whose other ends may be
+    /// containers.
+    fn listen_to_routers(&mut self, kernel: &KernelState) {
+        for card in kernel.links.iter().filter(|link| link.is_hardware()) {
+            if !self.listening.insert(card.index) {
+                continue;
+            }
+            if let Err(error) = sysctl::listen_to_routers(&self.options.procfs, &card.name) {
+                warn!(link = card.name, %error, "the card may ignore router advertisements while the machine forwards packets");
+            }
+        }
     }
 
     /// Drops the lease and the client of a link that is gone or is another card now.
@@ -315,6 +356,7 @@ impl Actor {
         };
         let addresses = addresses_of(kernel);
         let own = addresses.first().map(|address| address.address.address());
+        let address_ready = is_reachable(&addresses);
 
         let files = [
             ("resolv.conf", etc::resolv_conf(&resolvers, &search_domains)),
@@ -325,14 +367,16 @@ impl Actor {
         self.set_hostname(hostname, &mut problems);
         let routes = routes_of(kernel);
         let retry = !problems.is_empty();
+        // A link that comes tells of itself.
+        problems.extend(self.fallback.problem().map(str::to_owned));
         let status = NetworkStatus {
             links: kernel.links.iter().map(link_status).collect(),
             without_lease: leases::without(dhcp, &self.leases),
             lease_may_name: leases::may_name(spec, dhcp, &self.leases),
-            address_ready: !addresses.is_empty(),
+            address_ready,
             connectivity_ready: routes.iter().any(|route| route.destination.prefix() == 0),
             etc_files_ready: files_written,
-            ready: !addresses.is_empty() && files_written,
+            ready: address_ready && files_written,
             addresses,
             routes,
             resolvers,
@@ -389,7 +433,8 @@ fn link_status(link: &Link) -> LinkStatus {
     }
 }
 
-/// Lists the addresses that other machines can reach this one at: IPv4 first, no loopback.
+/// Lists the addresses that other machines can reach this one at: IPv4 first, no loopback. Those on `lo` come last: only a route that is
+/// announced somehow leads to them.
 fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
     let mut found: Vec<AddressStatus> = kernel
         .addresses
@@ -400,8 +445,13 @@ fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
             address: address.cidr,
         })
         .collect();
-    found.sort_by_key(|address| !address.address.address().is_ipv4());
+    found.sort_by_key(|it| (it.link == LOOPBACK, !it.address.address().is_ipv4()));
     found
+}
+
+/// Returns whether one of these addresses is on a link to other machines; the first is, if any.
+fn is_reachable(addresses: &[AddressStatus]) -> bool {
+    addresses.first().is_some_and(|it| it.link != LOOPBACK)
 }
 
 fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
@@ -412,4 +462,51 @@ fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
         metric: route.metric,
     };
     kernel.routes.iter().map(status).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::network::Address;
+
+    fn link(index: u32, name: &str) -> Link {
+        Link {
+            index,
+            name: name.to_owned(),
+            mac: Vec::new(),
+            up: true,
+            carrier: true,
+            mtu: 1500,
+            kind: None,
+            loopback: name == LOOPBACK,
+            ethernet: name != LOOPBACK,
+        }
+    }
+
+    fn address(index: u32, cidr: &str) -> Address {
+        Address {
+            index,
+            cidr: cidr.parse().unwrap(),
+            global: true,
+            permanent: true,
+        }
+    }
+
+    #[test]
+    fn an_address_of_the_loopback_reaches_nobody_and_comes_last() {
+        let mut kernel = KernelState {
+            links: vec![link(1, "lo"), link(2, "eth0")],
+            addresses: vec![address(1, "10.255.0.1/32")],
+            ..KernelState::default()
+        };
+        assert!(!is_reachable(&addresses_of(&kernel)));
+        kernel.addresses.push(address(2, "fd00::2/64"));
+        kernel.addresses.push(address(2, "192.0.2.2/24"));
+        let all = addresses_of(&kernel);
+        assert!(is_reachable(&all));
+        let links: Vec<&str> = all.iter().map(|it| it.link.as_str()).collect();
+        assert_eq!(links, ["eth0", "eth0", "lo"]);
+        assert_eq!(all[0].address.to_string(), "192.0.2.2/24");
+    }
 }

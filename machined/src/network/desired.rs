@@ -149,12 +149,14 @@ fn route_from_config(spec: &RouteSpec) -> Option<DesiredRoute> {
     let destination = spec
         .destination
         .or_else(|| everything_like(spec.gateway?))?;
+    // Nor does the kernel keep an address of zeros, which is none to it.
+    let given = |address: Option<IpAddr>| address.filter(|address| !address.is_unspecified());
     // To the kernel an IPv6 route of metric 0 is one without a metric: it would come back with 1024, and never be the one that is wanted.
     let named = |metric: &u32| *metric != 0 || destination.address().is_ipv4();
     Some(DesiredRoute {
         destination: destination.network(),
-        gateway: spec.gateway,
-        source: spec.source,
+        gateway: given(spec.gateway),
+        source: given(spec.source),
         metric: spec.metric.filter(named).unwrap_or(DEFAULT_METRIC),
         onlink: false,
         from_dhcp: false,

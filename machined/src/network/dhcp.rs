@@ -180,7 +180,8 @@ fn rebind_early(client: &mut DhcpV4Client, mut lease: DhcpV4Lease) -> bool {
     client.done(lease).is_ok()
 }
 
-async fn sleep_until(deadline: Option<Instant>) {
+/// Sleeps until this time; for ever without one.
+pub(super) async fn sleep_until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,

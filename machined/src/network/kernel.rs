@@ -1,5 +1,6 @@
 //! The connection to the kernel's network, by rtnetlink(7).
 
+use std::future::ready;
 use std::io;
 
 use futures_util::{Stream, StreamExt};
@@ -61,8 +62,13 @@ pub enum RequestError {
     Malformed(#[from] Malformed),
 }
 
-/// The notifications that tell of changes of links and addresses.
-const GROUPS: libc::c_int = libc::RTMGRP_LINK | libc::RTMGRP_IPV4_IFADDR | libc::RTMGRP_IPV6_IFADDR;
+/// The notifications that tell of changes of links, addresses and routes. A default route of IPv6 may come and go with a router's
+/// advertisement, without an address.
+const GROUPS: libc::c_int = libc::RTMGRP_LINK
+    | libc::RTMGRP_IPV4_IFADDR
+    | libc::RTMGRP_IPV6_IFADDR
+    | libc::RTMGRP_IPV4_ROUTE
+    | libc::RTMGRP_IPV6_ROUTE;
 
 /// A connection to the kernel's network, which closes when this value is dropped.
 pub(super) struct Kernel {
@@ -77,7 +83,7 @@ impl Drop for Kernel {
 }
 
 impl Kernel {
-    /// Opens the connection, and a stream with an item for each change of links or addresses.
+    /// Opens the connection, and a stream with an item for each change of links, of addresses, and of routes that may matter.
     pub(super) fn open() -> Result<(Self, impl Stream<Item = ()> + Send + Unpin), NetlinkError> {
         let (mut connection, handle, messages) =
             netlink_proto::new_connection(NETLINK_ROUTE).map_err(NetlinkError::Open)?;
@@ -88,7 +94,8 @@ impl Kernel {
         // The end of a list is a message of its own: without it, a list that breaks off looks like a short one.
         connection.set_forward_done(true);
         let driver = crate::base::task::spawn(connection);
-        Ok((Self { handle, driver }, messages.map(|_| ())))
+        let changes = messages.filter_map(|(message, _)| ready(is_news(&message)));
+        Ok((Self { handle, driver }, changes))
     }
 
     /// Reads links, addresses and main-table routes.
@@ -169,6 +176,15 @@ impl Kernel {
         self.handle
             .request(NetlinkMessage::new(header, payload), kernel)
             .map_err(|_| RequestError::Closed)
+    }
+}
+
+/// Returns an item for a notification that is to be looked at: all but those of the routes of others.
+fn is_news(message: &NetlinkMessage<Message>) -> Option<()> {
+    match &message.payload {
+        NetlinkPayload::InnerMessage(message) => rtnetlink::is_news(message).then_some(()),
+        // Notifications were lost.
+        _ => Some(()),
     }
 }
 

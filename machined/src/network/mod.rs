@@ -20,6 +20,7 @@ mod actor;
 mod desired;
 mod dhcp;
 mod etc;
+mod fallback;
 mod hostname;
 mod kernel;
 mod lease;

@@ -4,6 +4,9 @@ use std::net::IpAddr;
 
 use crate::values::{Cidr, HostnamePolicy, RouteSpec, StaticHost};
 
+/// The loopback link. It has addresses of services, and nobody reaches the machine over it.
+pub(super) const LOOPBACK: &str = "lo";
+
 /// The whole network. The default asks for DHCP on the first link that has a carrier.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NetworkSpec {
@@ -20,11 +23,9 @@ pub struct NetworkSpec {
 }
 
 impl NetworkSpec {
-    /// Returns whether the choice of links is automatic: no link has addresses or DHCP.
+    /// Returns whether the choice of links is automatic: no link but `lo` has addresses or DHCP.
     pub fn is_automatic(&self) -> bool {
-        self.links
-            .iter()
-            .all(|link| link.dhcp.is_none() && link.addresses.is_empty())
+        !self.links.iter().any(LinkSpec::is_addressed)
     }
 }
 
@@ -56,6 +57,11 @@ impl LinkSpec {
             routes: Vec::new(),
             dhcp: None,
         }
+    }
+
+    /// Returns whether the machine may be reached over this link: it has addresses or DHCP, and is not `lo`.
+    pub fn is_addressed(&self) -> bool {
+        self.name != LOOPBACK && (self.dhcp.is_some() || !self.addresses.is_empty())
     }
 }
 

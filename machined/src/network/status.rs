@@ -32,7 +32,7 @@ pub struct NetworkStatus {
     pub without_lease: Vec<String>,
     /// Whether a lease that is to come may still name the machine.
     pub lease_may_name: bool,
-    /// Whether there is an address of global scope.
+    /// Whether there is an address of global scope on another link than `lo`.
     pub address_ready: bool,
     /// Whether there is a default route.
     pub connectivity_ready: bool,

@@ -151,7 +151,7 @@ async fn begin(
         return Err(ApplyError::Unconfigured);
     }
     refuse_without_uefi(&configured.config).map_err(ApplyError::Disk)?;
-    let mut warnings = Vec::new();
+    let mut warnings = warnings_of_links(machine, &configured);
     if configured.config.install.is_none() && machine.disk.status().borrow().disk.is_none() {
         warnings.push("the config names no disk for the machine, so it is kept over upgrades without a reboot, not over a reboot".to_owned());
     }
@@ -176,6 +176,13 @@ async fn begin(
         details,
         pods_leave: None,
     })
+}
+
+/// Returns warnings of a config that does not fit the machine's links.
+fn warnings_of_links(machine: &Machine, configured: &Configured) -> Vec<String> {
+    let network = machine.network.status();
+    let now = network.borrow();
+    intent::link_warnings(&intent::network(&configured.config), &now)
 }
 
 /// Returns the difference of two texts as a unified diff, three lines around each change; empty if they are equal.
@@ -234,6 +241,9 @@ impl Change {
             _ => state,
         };
         let (old, new) = (&current.config, &configured.config);
+        if intent::network(old) != intent::network(new) {
+            warnings.extend(warnings_of_links(machine, &configured));
+        }
         let node = machine.store.list::<KubernetesFact>().pop();
         let joins = why_node_joins_anew(old, new, node.as_ref().map(|(of, _)| of.id.as_str()));
         warnings.extend(joins.and_then(|why| warning_of_joining(why, new)));

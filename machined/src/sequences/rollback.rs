@@ -305,7 +305,7 @@ mod tests {
             (Record::OtherUki, Key::Owners, false),
             (Record::Nothing, Key::Owners, false),
         ] {
-            let of_medium = case.upgrade(record).written;
+            let of_medium = case.upgrade(record).evidence.written;
             let config = case.config(Rule::None, key);
             let judged = judge(&machine, (&written, of_medium.as_ref()), Some(&config)).await;
             assert_eq!(

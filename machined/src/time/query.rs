@@ -10,6 +10,7 @@ use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket};
 use tokio::net::UdpSocket;
 
 use super::Sample;
+use crate::base::address_order::by_turns;
 
 /// The port of NTP.
 pub(super) const PORT: u16 = 123;
@@ -49,7 +50,7 @@ pub(super) async fn query(server: &str, held: impl Send + 'static) -> Result<Sam
             reason,
         })?;
     let mut reason = "the name has no addresses".to_owned();
-    for address in addresses.into_iter().take(MOST_ADDRESSES) {
+    for address in to_ask(addresses) {
         match tokio::time::timeout(PATIENCE, ask(address)).await {
             Ok(Ok(sample)) => return Ok(sample),
             Ok(Err(error)) => reason = error,
@@ -60,6 +61,13 @@ pub(super) async fn query(server: &str, held: impl Send + 'static) -> Result<Sam
         server: server.to_owned(),
         reason,
     })
+}
+
+/// Returns the addresses of a name that are asked: of both families, if it has them. A route of IPv6 may lead nowhere.
+fn to_ask(addresses: Vec<SocketAddr>) -> Vec<SocketAddr> {
+    let mut all = by_turns(addresses);
+    all.truncate(MOST_ADDRESSES);
+    all
 }
 
 async fn resolve(server: &str, held: impl Send + 'static) -> Result<Vec<SocketAddr>, String> {
@@ -202,6 +210,15 @@ mod tests {
         reply[32..40].copy_from_slice(&stamp);
         reply[40..48].copy_from_slice(&stamp);
         reply
+    }
+
+    /// A name of a pool has four addresses of each family, those of IPv6 first.
+    #[test]
+    fn both_families_of_a_name_are_asked() {
+        let of = |number: u8| SocketAddr::new([192, 0, 2, number].into(), PORT);
+        let six = |number: u16| SocketAddr::new([0xfd00, 0, 0, 0, 0, 0, 0, number].into(), PORT);
+        let pool: Vec<_> = (1..5).map(six).chain((1..5).map(of)).collect();
+        assert_eq!(to_ask(pool), [six(1), of(1), six(2), of(2)]);
     }
 
     #[tokio::test]

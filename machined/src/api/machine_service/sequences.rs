@@ -25,7 +25,7 @@ pub(super) async fn upgrade(
         true => "",
         false => "; what is on EPHEMERAL is kept, as with preserve (reset erases it)",
     };
-    let wanted = upgrade_request::wanted(&request);
+    let wanted = upgrade_request::wanted(&request)?;
     let machine = api.machine.clone();
     let started = changing::told_of_its_caller(|caller| async move {
         if !request.stage {
@@ -61,7 +61,7 @@ pub(super) async fn reboot(
 ) -> Reply<wire::RebootResponse> {
     let metadata = caller::reply_metadata(request.metadata());
     tracing::info!("reboot asked for by {}", caller::peer(&request));
-    let actor = match request.get_ref().mode() {
+    let actor = match reboot_mode(request.get_ref())? {
         Mode::Kexec => {
             let machine = api.machine.clone();
             changing::to_its_end(async move {
@@ -81,6 +81,12 @@ pub(super) async fn reboot(
     Ok(Response::new(wire::RebootResponse {
         messages: vec![message],
     }))
+}
+
+/// Returns the mode of a reboot; one that this version does not know is refused.
+fn reboot_mode(request: &wire::RebootRequest) -> Result<Mode, Status> {
+    Mode::try_from(request.mode)
+        .map_err(|_| Status::invalid_argument(format!("there is no reboot mode {}", request.mode)))
 }
 
 pub(super) fn reset(
@@ -136,4 +142,18 @@ pub(super) fn shutdown(
     Ok(Response::new(wire::ShutdownResponse {
         messages: vec![message],
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_unknown_reboot_mode_is_refused() {
+        let of = |mode| reboot_mode(&wire::RebootRequest { mode });
+        assert_eq!(of(2).unwrap(), Mode::Force);
+        assert_eq!(of(100).unwrap(), Mode::Kexec);
+        assert_eq!(of(3).unwrap_err().code(), tonic::Code::InvalidArgument);
+    }
 }

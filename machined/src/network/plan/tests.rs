@@ -276,6 +276,26 @@ fn static_config_turns_automatic_dhcp_off() {
     );
 }
 
+/// Services have addresses there, and the machine is reached over its card.
+#[test]
+fn an_address_of_the_loopback_leaves_automatic_dhcp_on() {
+    let mut lo = LinkSpec::new("lo");
+    lo.addresses = vec![cidr("10.255.0.1/32")];
+    let spec = NetworkSpec {
+        links: vec![lo],
+        ..NetworkSpec::default()
+    };
+    let kernel = configured_kernel();
+    let planned = steps(
+        &spec,
+        &kernel,
+        &[lease()],
+        CleanupPolicy::Remove,
+        &Ours::default(),
+    );
+    assert_eq!(planned, ["add 10.255.0.1/32 to lo"]);
+}
+
 #[test]
 fn a_link_that_the_config_takes_down_gets_no_dhcp() {
     let mut kernel = configured_kernel();
@@ -452,6 +472,28 @@ fn a_route_of_the_config_without_a_metric_wins_over_those_of_leases() {
             "eth1 via 10.0.2.2 metric 1026"
         ]
     );
+}
+
+/// To the kernel it is none: the route would come back without it, and never be the one that the plan wants.
+#[test]
+fn a_gateway_and_a_source_of_zeros_are_none() {
+    let zeros = "0.0.0.0".parse().ok();
+    let mut eth1 = LinkSpec::new("eth1");
+    eth1.addresses = vec![cidr("192.0.2.7/24")];
+    eth1.routes = vec![RouteSpec {
+        destination: Some(cidr("10.0.0.0/8")),
+        gateway: zeros,
+        source: zeros,
+        metric: None,
+    }];
+    let spec = NetworkSpec {
+        links: vec![eth1],
+        ..NetworkSpec::default()
+    };
+    let wanted = desired(&spec, &fresh_kernel(), &BTreeMap::new(), &BTreeMap::new());
+    let routes = &wanted.links["eth1"].routes;
+    assert_eq!(routes.len(), 1);
+    assert_eq!((routes[0].gateway, routes[0].source), (None, None));
 }
 
 /// The kernel makes 1024 of an IPv6 metric of 0: a route that the plan wants with 0 would be missing for ever.

@@ -7,7 +7,7 @@ use netlink_packet_core::{DecodeError, NlasIterator, parse_ip, parse_u32};
 use super::{
     super::{Address, Link, Route},
     AF_INET, AF_INET6, IFLA_ADDRESS, IFLA_IFNAME, IFLA_INFO_KIND, IFLA_LINKINFO, IFLA_MTU, Message,
-    RTPROT_RA,
+    RTPROT_DHCP, RTPROT_RA,
 };
 use crate::values::Cidr;
 
@@ -156,6 +156,21 @@ pub(in crate::network) fn route(message: &Message) -> Result<Option<Route>, Malf
             ),
         });
     Ok(route)
+}
+
+/// Returns whether a notification may tell of a part of the network that machined acts on. Of routes these are the default ones, and those of
+/// the kinds that it makes itself: the networks of containers may have thousands of others, which come and go.
+pub(in crate::network) fn is_news(message: &Message) -> bool {
+    if ![libc::RTM_NEWROUTE, libc::RTM_DELROUTE].contains(&message.kind) {
+        return true;
+    }
+    match message.body.as_slice() {
+        [_, prefix, _, _, table, protocol, ..] => {
+            *table == libc::RT_TABLE_MAIN
+                && (*prefix == 0 || [libc::RTPROT_STATIC, RTPROT_DHCP].contains(protocol))
+        }
+        _ => true,
+    }
 }
 
 /// Splits a message of this type into its structure of `N` bytes and its attributes.

@@ -14,7 +14,7 @@ use std::convert::Infallible;
 use netlink_packet_core::{NetlinkDeserializable, NetlinkHeader, NetlinkSerializable};
 
 pub use decode::Malformed;
-pub(super) use decode::{address, link, route};
+pub(super) use decode::{address, is_news, link, route};
 pub(super) use encode::{Request, all_addresses, all_links, all_routes, request};
 
 // Attributes of a link, of linux/if_link.h; libc has the other numbers.

@@ -98,6 +98,31 @@ fn addresses_of_a_real_kernel() {
 }
 
 #[test]
+fn only_routes_that_machined_acts_on_are_news() {
+    let route = |kind, prefix, table, protocol| Message {
+        kind,
+        body: vec![AF_INET6, prefix, 0, 0, table, protocol, 0, 1, 0, 0, 0, 0],
+    };
+    let main = libc::RT_TABLE_MAIN;
+    let (added, gone) = (libc::RTM_NEWROUTE, libc::RTM_DELROUTE);
+    for (message, expected) in [
+        // A router's advertisement, and its end.
+        (route(added, 0, main, RTPROT_RA), true),
+        (route(gone, 0, main, RTPROT_RA), true),
+        (route(gone, 24, main, libc::RTPROT_STATIC), true),
+        (route(gone, 24, main, RTPROT_DHCP), true),
+        // Of a network of containers, of the kernel, of another table.
+        (route(added, 26, main, 80), false),
+        (route(added, 64, main, libc::RTPROT_KERNEL), false),
+        (route(added, 0, 100, libc::RTPROT_STATIC), false),
+        (answer("link eth0"), true),
+        (answer("address 10.77.0.5/24"), true),
+    ] {
+        assert_eq!(is_news(&message), expected, "{message:?}");
+    }
+}
+
+#[test]
 fn routes_of_a_real_kernel() {
     let default = Route {
         index: 3,

@@ -1,6 +1,7 @@
 //! Kinds for the machine's config and for the facts that it gives to other machines.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Item, Kind, Namespace, Record, Sensitivity, Source, Spec, Value, hardware, network};
 use crate::config::{self, MachineType};
@@ -8,6 +9,9 @@ use crate::intent::next_config;
 use crate::kubernetes::ClusterNode;
 use crate::machine::Machine;
 use crate::network::NetworkStatus;
+
+/// The annotation that clients look for which edit a config.
+const EDITABLE: (&str, &str) = ("talos.dev/yaml-spec", "1");
 
 /// Members of the cluster: this machine, and the other nodes of its Kubernetes cluster that run Instar, as far as it may read them.
 pub(super) const MEMBERS: Kind = Kind {
@@ -58,7 +62,14 @@ pub(super) const MACHINE_CONFIGS: Kind = Kind {
     // The config for the next boot is on a disk.
     sources: &[Source::Config, Source::Unannounced],
     read: |machine| {
-        let in_force = machine.config().map(|it| document("v1alpha1", &it.text));
+        let in_force = machine.config().map(|it| {
+            let item = document("v1alpha1", &it.text);
+            let settled = machine.settled_config();
+            match settled.is_none_or(|settled| Arc::ptr_eq(&settled, &it)) {
+                true => item,
+                false => on_trial(item),
+            }
+        });
         let kept = next_config::kept(machine).map(|it| document("persistent", &it.text));
         Ok(kept.into_iter().chain(in_force).collect())
     },
@@ -156,13 +167,21 @@ fn own_member(
     })
 }
 
-/// Builds the item with the content as one text and an annotation: clients that edit the config look for it.
+/// Builds the item with the content as one text.
 fn document(id: &str, text: &str) -> Item {
     let spec = |text: String| Spec::Bare(1, Value::Document(text));
     Item {
-        annotations: &[("talos.dev/yaml-spec", "1")],
+        annotations: &[EDITABLE],
         spec_for_talos: Some(spec(config::without_own(text))),
         ..Item::new(id, spec(text.to_owned()))
+    }
+}
+
+/// Marks a config that is taken back unless it is applied to stay.
+fn on_trial(item: Item) -> Item {
+    Item {
+        annotations: &[EDITABLE, (instar_api::ON_TRIAL, "1")],
+        ..item
     }
 }
 
@@ -238,6 +257,14 @@ mod tests {
         }
         let alone = with_others(None, vec![node("node-2", "", false)]);
         assert_eq!(alone.len(), 1);
+    }
+
+    #[test]
+    fn a_config_on_trial_is_marked_and_can_be_edited() {
+        let item = document("v1alpha1", "version: v1alpha1\n");
+        assert_eq!(item.annotations, [EDITABLE]);
+        let marks = [EDITABLE, ("instar.dev/on-trial", "1")];
+        assert_eq!(on_trial(item).annotations, marks);
     }
 
     #[test]
