@@ -210,9 +210,9 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
 }
 
-/// Clears the workload domain if no workload lives on.
+/// Clears the workload domain if no workload lives on. A machined that starts again finds that done, unless the one before was ended halfway.
 fn clear_domain(welcome: &Welcome) -> anyhow::Result<()> {
-    if welcome.start != StartReason::Restart && welcome.workloads == Some(Domain::New) {
+    if welcome.workloads == Some(Domain::New) {
         host_files::clear_domain().context("clear what the last generation's workloads left")?;
     }
     Ok(())
