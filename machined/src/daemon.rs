@@ -21,8 +21,8 @@ use crate::mounts::special_mounts;
 use crate::network::{CleanupPolicy, Lease, Network, Options, Ours};
 use crate::oci::{ImageStore, Keeps};
 use crate::sequences::{
-    BootArguments, Rollback, boot, conditions, follow, image_pins, image_updates, kubernetes,
-    note_time, os_extensions, watch_sticks,
+    BootArguments, Rollback, boot, conditions, follow, image_pins, image_updates, keep_sockets,
+    kubernetes, note_time, os_extensions, watch_sticks,
 };
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
@@ -206,6 +206,7 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(intent::remember_trust(machine.clone()));
     crate::base::task::spawn(log_forwarding::keep(machine.clone()));
     crate::base::task::spawn(conditions::keep(machine.clone()));
+    crate::base::task::spawn(keep_sockets(machine.clone()));
     crate::base::task::spawn(note_time(machine.clone()));
     crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
 }

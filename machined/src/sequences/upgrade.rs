@@ -6,7 +6,7 @@ pub(super) mod bless_retry;
 pub(super) mod committed;
 pub(super) mod current_handover;
 mod dry_run;
-mod leave_sockets;
+pub(super) mod leave_sockets;
 mod replace;
 mod rules;
 pub(super) mod trial_record;
@@ -528,7 +528,7 @@ pub(super) async fn next_generation(
     rcu::hurry();
     if let Err(error) = machine.init.next(next, last_answers).await {
         rcu::take_time();
-        machine.left_sockets.forget(&machine.init).await;
+        machine.left_sockets.take_back(&machine.init).await;
         return Err(error.context("init did not take the next generation"));
     }
     // init waits for this end.

@@ -149,7 +149,7 @@ async fn keep(boot: &Boot, commit: Commit) {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
     boot.current_handover.prove();
-    machine.left_sockets.forget(&machine.init).await;
+    machine.left_sockets.prove();
     let finished = trial_record::finish(machine, commit.bless, commit.upgrade.as_ref()).await;
     if let Err(error) = finished {
         bless_retry::start(machine, commit.bless, &error);
