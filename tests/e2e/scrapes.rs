@@ -63,18 +63,37 @@ async fn readers_of_metrics_wait_while_machined_starts_again(scratch: Scratch) -
     push_greeter(&registry)?;
     let node = with_one_that_kills(&scratch, &registry).await?;
     let scrapes = Scrapes::begin(node.guest_port(METRICS_PORT)?);
-    let mark = node.vm().console_mark()?;
-    let kill = "/write/cgroup/generation.1/machined/cgroup.kill?1";
-    Greeter::at(&node, GREETER_PORT)?.get(kill)?;
-    let again = "starting machined again";
-    node.vm().wait_for_line_after(mark, again, PATIENCE)?;
-    let served = "metrics are served at";
-    node.vm().wait_for_line_after(mark, served, PATIENCE)?;
-    node.wait_for_api(PATIENCE).await?;
+    machined_dies_and_comes_back(&node).await?;
     let (pages, failed) = scrapes.end()?;
     println!("{pages} pages, {} failed: {failed:#?}", failed.len());
     ensure!(failed.len() <= 2 * CUT_OFF, "{failed:#?}");
+    a_container_keeps_its_past(&node).await
+}
+
+async fn machined_dies_and_comes_back(node: &Node) -> Outcome {
+    let mark = node.vm().console_mark()?;
+    let kill = "/write/cgroup/generation.1/machined/cgroup.kill?1";
+    Greeter::at(node, GREETER_PORT)?.get(kill)?;
+    for line in ["starting machined again", "metrics are served at"] {
+        node.vm().wait_for_line_after(mark, line, PATIENCE)?;
+    }
+    node.wait_for_api(PATIENCE).await?;
     Ok(())
+}
+
+/// Its events begin before the machined that shows them.
+async fn a_container_keeps_its_past(node: &Node) -> Outcome {
+    let look = async || {
+        let events = node.service(GREETER).await?.events.unwrap_or_default();
+        let told: Vec<&str> = events.events.iter().map(|it| it.msg.as_str()).collect();
+        for begin in ["started as process ", "taken over as process "] {
+            let is_told = told.iter().any(|it| it.starts_with(begin));
+            ensure!(is_told, "{begin}: {told:?}");
+        }
+        Ok(())
+    };
+    let what = "the greeter is taken over with its past";
+    node.wait_until(what, PATIENCE, look).await
 }
 
 /// A node with metrics, and a container that can kill machined.

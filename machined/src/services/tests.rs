@@ -265,6 +265,8 @@ struct Lasting {
     had_log: Arc<Mutex<bool>>,
     /// How many of its processes the kernel has killed for lack of memory.
     memory_kills: u64,
+    /// Whether there is room for its record while it is looked after.
+    has_room: bool,
 }
 
 impl Workload for Lasting {
@@ -297,6 +299,10 @@ impl Workload for Lasting {
     }
     fn memory_kills(&self) -> u64 {
         self.memory_kills
+    }
+    fn note_record(&self, record: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(self.has_room, "there is no room");
+        self.leave_record(record)
     }
     fn leave_record(&self, record: &str) -> anyhow::Result<()> {
         *self.record.locked() = Some(record.as_bytes().to_vec());
@@ -492,6 +498,35 @@ async fn the_past_of_one_that_lives_on_is_known_to_the_next_machined() {
         ]
     );
     assert!(messages(&before.get("web").unwrap()).len() == 3);
+}
+
+/// Nobody has told it to leave anything.
+#[tokio::test(start_paused = true)]
+async fn the_past_of_one_that_runs_is_known_after_machined_has_died() {
+    for has_room in [true, false] {
+        let mut workload = Lasting {
+            has_room,
+            ..Lasting::default()
+        };
+        let died = services();
+        let service = died.add(of_lasting("web", &workload)).unwrap();
+        service.start();
+        service.up().await;
+        workload.runs = true;
+        let again = services();
+        let service = again.add_living(of_lasting("web", &workload)).unwrap();
+        again.attend();
+        service.up().await;
+        let all = [
+            "preparing",
+            "starting",
+            "started as process 1",
+            "lives on as process 1",
+            "taken over as process 1",
+        ];
+        let known = if has_room { &all[..] } else { &all[3..] };
+        assert_eq!(messages(&service), known);
+    }
 }
 
 #[tokio::test(start_paused = true)]
