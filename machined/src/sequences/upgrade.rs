@@ -338,7 +338,7 @@ async fn go_on(
     machine.services.tell_run_on();
     // The disk comes first, because it holds the changes that have to be taken back.
     resume::go_on(&machine).await;
-    if let Err(error) = replace::unmark(&machine) {
+    if let Err(error) = replace::unmark(&machine).await {
         tracing::error!("the next boot may erase EPHEMERAL: {error:#}");
     }
     if let Err(error) = trial_record::withdraw(&machine, &pending).await {
@@ -419,7 +419,7 @@ async fn install(
     } = checked;
     trial_record::unstage(&machine).await?;
     if mode == UpgradeMode::Replace {
-        replace::mark(&machine, &record.upgrade.to)?;
+        replace::mark(&machine, &record.upgrade.to).await?;
     }
     let silent = ProgressSink::silent();
     let delivery = run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
@@ -460,8 +460,8 @@ pub(super) async fn run_installer(
             installer::run(&machine.init, image, candidate, Some(&esp), progress).await?;
         record.upgrade.boot_entry = delivery.boot_entry;
         // Written for every upgrade: the power may fail before a soft upgrade is committed, too.
-        if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
-            record.save(state)?;
+        if delivery.boot_entry.is_some() {
+            trial_record::save(machine, record).await?;
         }
         Ok(delivery)
     };

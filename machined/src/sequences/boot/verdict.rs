@@ -200,7 +200,7 @@ async fn kept_until(
 async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) {
     let version = record.upgrade.to.clone();
     tracing::error!("{version} is not healthy, the machine reboots: {reason}");
-    if let Err(error) = trial_record::note_failure(machine, record, reason) {
+    if let Err(error) = trial_record::note_failure(machine, record, reason).await {
         tracing::error!("the reason is lost: {error:#}");
     }
     machine.enter(MachineStage::Rebooting);
