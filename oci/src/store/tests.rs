@@ -213,6 +213,9 @@ fn what_a_container_runs_from_is_not_swept_away() {
     assert!(names(used).iter().all(is_there));
     assert!(!names(other).iter().any(is_there));
     assert!(store.get(used).is_none());
+    // Its name is not taken again.
+    let [_, put_away] = names(used);
+    assert_ne!(store.temporary(REMOVED, used), images.join(put_away));
 }
 
 #[test]
