@@ -52,7 +52,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use loopdev::LoopControl;
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
 
 /// When the program was started.
@@ -435,9 +435,20 @@ fn open_socket(family: u16) -> Result<()> {
     Ok(())
 }
 
+/// The major number of loop devices (Documentation/admin-guide/devices.txt).
+const LOOP_MAJOR: u64 = 7;
+
 /// Makes a block device of a file. The kernel frees it at the end of this process.
 fn attach(file: &str) -> Result<String> {
     fs::write(file, [0; 4096])?;
+    // The container has the nodes of those devices alone that there were at its start.
+    for number in 1..8 {
+        let node = format!("/dev/loop{number}");
+        if !Path::new(&node).exists() {
+            let device = makedev(LOOP_MAJOR, number);
+            mknod(node.as_str(), SFlag::S_IFBLK, Mode::S_IRWXU, device)?;
+        }
+    }
     let device = LoopControl::open()?.next_free()?;
     device.with().autoclear(true).attach(file)?;
     let path = device.path().unwrap_or_default();
