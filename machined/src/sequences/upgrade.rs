@@ -498,6 +498,7 @@ pub(super) async fn next_generation(
         upgrade: Some(pending),
         services_up,
         left_running: machine.services.left(),
+        ended: machine.services.ended(),
         exits: exits_of_left(machine),
         ..current_handover::of(machine, text)
     };
