@@ -1,7 +1,8 @@
 //! The kernel's table of mounts (proc_pid_mountinfo(5), proc_pid_mounts(5)).
 
 use std::{
-    fs,
+    collections::BTreeSet,
+    fs, io,
     path::{Path, PathBuf},
 };
 
@@ -44,6 +45,30 @@ impl MountPoint {
 pub fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
     let table = fs::read_to_string(procfs.join("self/mountinfo")).ok()?;
     mounts(&table).filter(|mount| mount.at == target).last()
+}
+
+/// Returns the tables of all mount namespaces that have a process, the caller's own first. A process that ends meanwhile, or that the caller may
+/// not look at, is left out.
+///
+/// # Errors
+/// The caller's own table, or the list of processes, cannot be read.
+pub fn of_all_namespaces(procfs: &Path) -> io::Result<Vec<String>> {
+    let own = procfs.join("self");
+    let mut tables = vec![fs::read_to_string(own.join("mountinfo"))?];
+    let mut seen: BTreeSet<PathBuf> = fs::read_link(own.join("ns/mnt")).into_iter().collect();
+    for entry in fs::read_dir(procfs)? {
+        let process = entry?.path();
+        let Ok(namespace) = fs::read_link(process.join("ns/mnt")) else {
+            continue;
+        };
+        if !seen.contains(&namespace)
+            && let Ok(table) = fs::read_to_string(process.join("mountinfo"))
+        {
+            seen.insert(namespace);
+            tables.push(table);
+        }
+    }
+    Ok(tables)
 }
 
 /// Returns whether a filesystem is mounted at `target`.
@@ -170,6 +195,23 @@ mod tests {
             stacked_at("1 1 0:2 / / rw - rootfs rootfs rw\n", Path::new("/")).len(),
             1
         );
+    }
+
+    #[test]
+    fn each_namespace_has_one_table() -> io::Result<()> {
+        let procfs = tempfile::tempdir()?;
+        for (process, namespace) in [("self", 1), ("1", 1), ("7", 2), ("8", 2), ("9", 3)] {
+            let process = procfs.path().join(process);
+            fs::create_dir_all(process.join("ns"))?;
+            fs::write(process.join("mountinfo"), format!("of {namespace}"))?;
+            std::os::unix::fs::symlink(format!("mnt:[{namespace}]"), process.join("ns/mnt"))?;
+        }
+        fs::write(procfs.path().join("version"), "")?;
+        // It has ended.
+        fs::remove_file(procfs.path().join("9/mountinfo"))?;
+        let tables = of_all_namespaces(procfs.path())?;
+        assert_eq!(tables, ["of 1", "of 2"]);
+        Ok(())
     }
 
     #[test]

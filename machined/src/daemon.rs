@@ -21,8 +21,8 @@ use crate::mounts::special_mounts;
 use crate::network::{CleanupPolicy, Lease, Network, Options, Ours};
 use crate::oci::{ImageStore, Keeps};
 use crate::sequences::{
-    BootArguments, Rollback, boot, conditions, follow, image_pins, image_updates, kept_versions,
-    kubernetes, note_time, os_extensions, watch_sticks,
+    BootArguments, Rollback, boot, conditions, follow, image_pins, image_updates, keep_sockets,
+    kept_versions, kubernetes, note_time, os_extensions, watch_sticks,
 };
 use crate::services::LogRing;
 use crate::time::{Beforehand, ClockSpec, TimeSync, raise_to_floor};
@@ -207,13 +207,14 @@ fn start_followers(machine: &Arc<Machine>) {
     crate::base::task::spawn(log_forwarding::keep(machine.clone()));
     crate::base::task::spawn(conditions::keep(machine.clone()));
     crate::base::task::spawn(kept_versions::keep(machine.clone()));
+    crate::base::task::spawn(keep_sockets(machine.clone()));
     crate::base::task::spawn(note_time(machine.clone()));
     crate::base::task::spawn(watch_sticks(machine.clone(), api::collect_support));
 }
 
-/// Clears the workload domain if no workload lives on.
+/// Clears the workload domain if no workload lives on. A machined that starts again finds that done, unless the one before was ended halfway.
 fn clear_domain(welcome: &Welcome) -> anyhow::Result<()> {
-    if welcome.start != StartReason::Restart && welcome.workloads == Some(Domain::New) {
+    if welcome.workloads == Some(Domain::New) {
         host_files::clear_domain().context("clear what the last generation's workloads left")?;
     }
     Ok(())

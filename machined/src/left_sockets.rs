@@ -1,23 +1,26 @@
-//! Listening sockets besides the API's. Over a change of generations they wait in init's hands: whoever connects meanwhile waits instead of being
-//! refused, and nobody else can take their addresses.
+//! Listening sockets besides the API's. Over a change of generations and a restart of machined they wait in init's hands: whoever connects
+//! meanwhile waits instead of being refused, and nobody else can take their addresses.
 //!
 //! ```text
 //! one generation ──leave──► init ──welcome──► the next ──take───► served
 //!                                              │   └─────close──► the config does not name it
-//!                                              └ forget, once it has proved itself: init closes its copies
+//!                                              └ keep, once it has proved itself: init has them for this generation alone
+//!                                                  └──welcome──► machined again ──take──► served
 //! ```
 //!
-//! The decision: init has them for that time alone, and only a version that says so gets them (`takes_sockets` of its installer). One that does
-//! not know them could never close them, and could not listen at their addresses itself. A version that comes back by a rollback is the one
-//! that has left them. Keeping them always, as the API's socket, would show them to any version that comes back.
+//! The decision: init has them for one generation, so that they are closed with it, and only a version that says so gets them from the one
+//! before (`takes_sockets` of its installer). One that does not know them could never close them, and could not listen at their addresses
+//! itself. A version that comes back by a rollback is the one that has left them. Keeping them for the machine, as the API's socket, would show
+//! them to any version that comes back.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::Mutex;
 
 use instar_init_protocol::MAX_KEPT;
+use tokio::sync::watch;
 
 use crate::base::lock::Lock as _;
 use crate::init_link::{InitLink, Scope};
@@ -57,6 +60,7 @@ impl Socket {
         }
     }
 
+    /// The scope in which it waits for the next generation.
     fn scope(self) -> Scope {
         match self {
             // It lies in a container.
@@ -82,11 +86,14 @@ pub fn have_room(containers: usize) -> bool {
     containers + OWN + Socket::ALL.len() <= MAX_KEPT
 }
 
-/// The sockets that the generation before has left, and those that init has of them.
+/// The sockets that the generation before has left, or the machined before, and those that init has.
 #[derive(Debug, Default)]
 pub struct LeftSockets {
     open: Mutex<BTreeMap<Socket, OwnedFd>>,
-    with_init: Mutex<BTreeSet<Socket>>,
+    /// Each with the number by which it is known again; None of one that is not known.
+    with_init: Mutex<BTreeMap<Socket, Option<u64>>>,
+    /// Whether this generation has proved itself; it is told again when the sockets have to be looked at anew.
+    is_proved: watch::Sender<bool>,
 }
 
 impl LeftSockets {
@@ -96,8 +103,9 @@ impl LeftSockets {
         let found = found.filter_map(|socket| Some((socket, kept.remove(socket.name())?)));
         let open: BTreeMap<_, _> = found.collect();
         LeftSockets {
-            with_init: Mutex::new(open.keys().copied().collect()),
+            with_init: Mutex::new(open.keys().map(|socket| (*socket, None)).collect()),
             open: Mutex::new(open),
+            is_proved: watch::Sender::default(),
         }
     }
 
@@ -116,14 +124,44 @@ impl LeftSockets {
     /// Leaves these sockets to the next generation. One that init does not take is opened anew there.
     pub async fn leave(&self, init: &InitLink, sockets: Vec<(Socket, OwnedFd)>) {
         for (socket, descriptor) in sockets {
-            let kept = init.keep(socket.name(), socket.scope(), &descriptor);
-            match kept.await {
-                Ok(()) => drop(self.with_init.locked().insert(socket)),
-                Err(error) => {
-                    tracing::warn!("the next version opens the socket for {socket} anew: {error:#}")
-                }
+            let scope = socket.scope();
+            if let Err(error) = self.give(init, socket, scope, &descriptor).await {
+                tracing::warn!("the next version opens the socket for {socket} anew: {error:#}");
             }
         }
+    }
+
+    /// Has init keep these sockets, which are open, for a machined that starts again in this generation, and close its copies of all others.
+    pub async fn keep(&self, init: &InitLink, sockets: Vec<(Socket, OwnedFd)>) {
+        for other in Socket::ALL {
+            if !sockets.iter().any(|(socket, _)| *socket == other) {
+                self.forget(init, other).await;
+            }
+        }
+        for (socket, descriptor) in sockets {
+            let known = self.with_init.locked().get(&socket).copied().flatten();
+            if known.is_some() && known == number(&descriptor) {
+                continue;
+            }
+            let scope = Scope::Generation;
+            if let Err(error) = self.give(init, socket, scope, &descriptor).await {
+                tracing::warn!(
+                    "a machined that starts again opens the socket for {socket} anew: {error:#}"
+                );
+            }
+        }
+    }
+
+    async fn give(
+        &self,
+        init: &InitLink,
+        socket: Socket,
+        scope: Scope,
+        descriptor: &OwnedFd,
+    ) -> anyhow::Result<()> {
+        init.keep(socket.name(), scope, descriptor).await?;
+        self.with_init.locked().insert(socket, number(descriptor));
+        Ok(())
     }
 
     /// Closes a socket that nobody will take, if it was left.
@@ -131,15 +169,38 @@ impl LeftSockets {
         drop(self.take(socket));
     }
 
-    /// Has init close its copies: no other version is to get them any more, before the next change of generations.
-    pub async fn forget(&self, init: &InitLink) {
-        let with_init = std::mem::take(&mut *self.with_init.locked());
-        for socket in with_init {
-            if let Err(error) = init.drop_kept(socket.name()).await {
-                tracing::warn!("init holds on to the socket for {socket}: {error:#}");
-            }
+    /// Has init close its copy of a socket, if it has one.
+    pub async fn forget(&self, init: &InitLink, socket: Socket) {
+        if self.with_init.locked().remove(&socket).is_none() {
+            return;
+        }
+        if let Err(error) = init.drop_kept(socket.name()).await {
+            tracing::warn!("init holds on to the socket for {socket}: {error:#}");
         }
     }
+
+    /// Notes that this generation has proved itself: no version before it needs its sockets back.
+    pub fn prove(&self) {
+        self.is_proved.send_replace(true);
+    }
+
+    /// Takes back what was left to a generation that does not start; the sockets are kept for this one again.
+    pub async fn take_back(&self, init: &InitLink) {
+        for socket in Socket::ALL {
+            self.forget(init, socket).await;
+        }
+        self.prove();
+    }
+
+    /// Watches whether this generation has proved itself.
+    pub fn watch_proof(&self) -> watch::Receiver<bool> {
+        self.is_proved.subscribe()
+    }
+}
+
+/// Returns the number of a socket, which no other one has while it is open anywhere; None if it cannot be read.
+fn number(socket: &OwnedFd) -> Option<u64> {
+    rustix::fs::fstat(socket).ok().map(|stat| stat.st_ino)
 }
 
 #[cfg(test)]
@@ -205,28 +266,46 @@ mod tests {
         TcpStream::connect(address).unwrap_err();
     }
 
+    fn keep(name: &str, scope: Scope) -> Request {
+        Request::Keep {
+            name: name.parse().unwrap(),
+            scope,
+        }
+    }
+
+    fn drop_kept(name: &str) -> Request {
+        Request::Drop {
+            name: name.parse().unwrap(),
+        }
+    }
+
+    /// Returns what init was asked for since the last call.
+    fn requests(asked: &Asked) -> Vec<Request> {
+        let asked = std::mem::take(&mut *asked.locked());
+        asked.into_iter().map(|(request, _)| request).collect()
+    }
+
+    fn copies(listener: &TcpListener, sockets: &[Socket]) -> Vec<(Socket, OwnedFd)> {
+        let copy = |socket: &Socket| (*socket, OwnedFd::from(listener.try_clone().unwrap()));
+        sockets.iter().map(copy).collect()
+    }
+
     #[tokio::test]
-    async fn sockets_are_left_with_their_scopes_and_forgotten_once() {
+    async fn sockets_are_left_with_their_scopes_and_taken_back_once() {
         let (init, asked) = init_that_refuses("socket.metrics").await;
         let left = LeftSockets::default();
         let (listener, address) = listening();
         let sockets = [Socket::Workers, Socket::Metrics, Socket::Pods];
-        let copies = sockets.map(|it| (it, OwnedFd::from(listener.try_clone().unwrap())));
-        left.leave(&init, Vec::from(copies)).await;
-        left.forget(&init).await;
-        left.forget(&init).await;
+        left.leave(&init, copies(&listener, &sockets)).await;
         drop(listener);
-        let mut asked = std::mem::take(&mut *asked.locked());
-        let requests: Vec<Request> = asked.iter().map(|(request, _)| request.clone()).collect();
-        let keep = |name: &str, scope| Request::Keep {
-            name: name.parse().unwrap(),
-            scope,
-        };
-        let drop_kept = |name: &str| Request::Drop {
-            name: name.parse().unwrap(),
-        };
+        // init has the socket itself.
+        let _waiting = TcpStream::connect(address).unwrap();
+        let descriptor = asked.locked()[0].1.pop().unwrap();
+        TcpListener::from(descriptor).accept().unwrap();
+        left.take_back(&init).await;
+        left.take_back(&init).await;
         assert_eq!(
-            requests,
+            requests(&asked),
             [
                 keep("socket.workers", Scope::Machine),
                 keep("socket.metrics", Scope::Machine),
@@ -236,10 +315,46 @@ mod tests {
                 drop_kept("socket.pods"),
             ]
         );
-        // init has the socket itself.
-        let _waiting = TcpStream::connect(address).unwrap();
-        let descriptor = asked[0].1.pop().unwrap();
-        TcpListener::from(descriptor).accept().unwrap();
+    }
+
+    #[tokio::test]
+    async fn init_has_each_open_socket_once_and_for_this_generation_alone() {
+        let (init, asked) = init_that_refuses("nothing").await;
+        let (of_before, _) = listening();
+        let left = LeftSockets::find(&mut kept(Socket::Pods, of_before));
+        let (listener, address) = listening();
+        let both = [Socket::Workers, Socket::Metrics];
+        for open in [&both[..], &both[..], &both[1..]] {
+            left.keep(&init, copies(&listener, open)).await;
+        }
+        let generation = Scope::Generation;
+        assert_eq!(
+            requests(&asked),
+            [
+                drop_kept("socket.pods"),
+                keep("socket.workers", generation),
+                keep("socket.metrics", generation),
+                // The second time nothing has changed, and then one is closed.
+                drop_kept("socket.workers"),
+            ]
+        );
+        // Another one at the same address.
+        drop(listener);
+        let another = TcpListener::bind(address).unwrap();
+        left.keep(&init, copies(&another, &both[1..])).await;
+        assert_eq!(requests(&asked), [keep("socket.metrics", generation)]);
+    }
+
+    /// The version before may have left it for the machine, whichever version comes.
+    #[tokio::test]
+    async fn one_that_was_left_is_kept_anew() {
+        let (init, asked) = init_that_refuses("nothing").await;
+        let (listener, address) = listening();
+        let left = LeftSockets::find(&mut kept(Socket::Metrics, listener));
+        let taken = left.take_at(Socket::Metrics, address).unwrap();
+        left.keep(&init, vec![(Socket::Metrics, taken)]).await;
+        let expected = [keep("socket.metrics", Scope::Generation)];
+        assert_eq!(requests(&asked), expected);
     }
 
     #[tokio::test]
@@ -247,8 +362,9 @@ mod tests {
         let (init, asked) = init_that_refuses("nothing").await;
         let (listener, address) = listening();
         let left = LeftSockets::find(&mut kept(Socket::ImagesForPods, listener));
-        left.forget(&init).await;
-        assert_eq!(asked.locked().len(), 1, "drop");
+        left.forget(&init, Socket::ImagesForPods).await;
+        left.forget(&init, Socket::ImagesForPods).await;
+        assert_eq!(requests(&asked), [drop_kept("socket.images")]);
         TcpStream::connect(address).unwrap();
         left.close(Socket::ImagesForPods);
         TcpStream::connect(address).unwrap_err();

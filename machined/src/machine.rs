@@ -165,8 +165,8 @@ pub struct Machine {
     /// The socket for metrics, if the config asks for them.
     pub metrics_port: watch::Sender<Option<MetricsPort>>,
     /// The socket at which containerd of a Kubernetes node asks for images, while it is open.
-    pub images_port: Mutex<Weak<TcpListener>>,
-    /// The listening sockets that the generation before has left.
+    pub images_port: watch::Sender<Weak<TcpListener>>,
+    /// The listening sockets that the generation before has left, or the machined before.
     pub left_sockets: LeftSockets,
     drivers: OnceLock<Drivers>,
     config: watch::Sender<Option<Arc<Configured>>>,
@@ -299,7 +299,7 @@ impl Machine {
             granted_certificate: watch::channel(parts.granted_certificate).0,
             workers_port: watch::channel(None).0,
             metrics_port: watch::channel(None).0,
-            images_port: Mutex::default(),
+            images_port: watch::channel(Weak::new()).0,
             operations: Operations::default(),
         }
     }

@@ -276,9 +276,15 @@ impl ImageStore {
     }
 
     fn temporary(&self, kind: &str, digest: Digest) -> PathBuf {
-        let count = self.shared.temporaries.fetch_add(1, Ordering::Relaxed);
-        self.images()
-            .join(format!("{kind}{}-{count}", digest.hex()))
+        let images = self.images();
+        loop {
+            let count = self.shared.temporaries.fetch_add(1, Ordering::Relaxed);
+            let path = images.join(format!("{kind}{}-{count}", digest.hex()));
+            // An earlier machined may have put one away under a container that lives on.
+            if !path.exists() {
+                return path;
+            }
+        }
     }
 }
 

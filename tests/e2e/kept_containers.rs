@@ -13,8 +13,9 @@ use instar_api::machine::{
     StatsRequest,
 };
 use instar_tests::{
-    Ending, GREETER, ImageUnderTest, Instarctl, Machine, MachineConfig, Node, Outcome, Registry,
-    Scratch, Test, chapters, plan_with_greeter, push_greeter, tests, upgrade_and_follow,
+    Ending, GREETER, GREETER_PORT, Greeter, ImageUnderTest, Instarctl, Machine, MachineConfig,
+    Node, Outcome, Registry, Scratch, Test, chapters, plan_with_greeter, push_greeter, tests,
+    upgrade_and_follow,
 };
 use tokio::sync::watch;
 use tonic::transport::Endpoint;
@@ -35,6 +36,7 @@ pub(crate) fn tests() -> Vec<Test> {
         have_whole_logs_without_a_disk,
         have_whole_logs_over_a_rollback,
         live_on_beside_a_disk_that_grows,
+        end_in_order_beside_a_foreign_device,
     ]
 }
 
@@ -176,6 +178,50 @@ async fn live_on_beside_a_disk_that_grows(scratch: Scratch) -> Outcome {
 
 /// The kernel's line when the filesystem of the grown partition is made as large.
 const GROWN: &str = "resized filesystem to ";
+
+/// init keeps no workload beside a block device that a freshly booted machine does not have.
+async fn end_in_order_beside_a_foreign_device(scratch: Scratch) -> Outcome {
+    let registry = registry(&scratch)?;
+    let node = with_a_privileged_greeter(&scratch, &registry).await?;
+    let pid = node.service_pid(COUNTER).await?;
+    Greeter::at(&node, GREETER_PORT)?.get("/attach/dev/shm/disk")?;
+    the_dry_run_names_the_device(&node, &scratch, &registry).await?;
+    upgrade(&node, &registry).await?;
+    ensure!(node.service_pid(COUNTER).await? != pid, "it was kept");
+    let console = node.vm().console();
+    let told = format!("service {COUNTER} ends with this upgrade: the block device loop");
+    ensure!(console.contains(&told), "{console}");
+    ensure!(!console.contains("the workloads end as well"), "{console}");
+    Ok(())
+}
+
+async fn with_a_privileged_greeter(scratch: &Scratch, registry: &Registry) -> anyhow::Result<Node> {
+    push_greeter(registry)?;
+    let host = registry.host_for_guest();
+    let image = registry.image_for_guest("greeter:v1");
+    let plan = Node::plan(scratch, &ImageUnderTest::first()?).forward(GREETER_PORT);
+    plan.configure(move |config| {
+        let config = config.registry(&host).container(COUNTER, &image, &counts());
+        let privileged = "security: {profile: privileged}\n";
+        config.greeter_at(GREETER, &image, GREETER_PORT, privileged)
+    })
+    .boot_until_ready(PATIENCE)
+    .await
+}
+
+async fn the_dry_run_names_the_device(
+    node: &Node,
+    scratch: &Scratch,
+    registry: &Registry,
+) -> Outcome {
+    let image = registry.installer_for_guest("v0.2.0");
+    let client = Instarctl::of(node, scratch)?;
+    let dry = ["upgrade", "--dry-run", "--image", &image];
+    let said = client.run(&dry).await?;
+    let why = "is in use, which the next generation must not find";
+    ensure!(said.output.contains(why), "{said:?}");
+    Ok(())
+}
 
 /// The version on trial runs for as long as its gate waits, and takes the containers over; then it hands them back.
 async fn have_whole_logs_over_a_rollback(scratch: Scratch) -> Outcome {

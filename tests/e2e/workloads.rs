@@ -208,7 +208,7 @@ async fn others_begin_anew_and_were_told_why(workloads: &mut Workloads) -> Outco
     let node = &workloads.node;
     it_began_anew(node, BOUND, &workloads.bound).await?;
     workloads.renewed = it_began_anew(node, RENEWED, &workloads.renewed).await?;
-    those_that_ended_were_told_why(node)
+    those_that_ended_were_told_why(node).await
 }
 
 /// The containers live through an upgrade that fails its gate.
@@ -303,7 +303,7 @@ async fn it_began_anew(node: &Node, service: &str, before: &Life) -> anyhow::Res
     Ok(now)
 }
 
-fn those_that_ended_were_told_why(node: &Node) -> Outcome {
+async fn those_that_ended_were_told_why(node: &Node) -> Outcome {
     let console = node.vm().console();
     for (service, why) in [
         (BOUND, "it mounts \"/etc/os-release\""),
@@ -311,6 +311,10 @@ fn those_that_ended_were_told_why(node: &Node) -> Outcome {
     ] {
         let told = format!("service {service} ends with this upgrade: {why}");
         ensure!(console.contains(&told), "no {told:?} in {console}");
+        let told = format!("was ended with the generation before: {why}");
+        let events = node.service(service).await?.events.unwrap_or_default();
+        let mut events = events.events.iter();
+        ensure!(events.any(|it| it.msg.starts_with(&told)), "no {told:?}");
     }
     Ok(())
 }

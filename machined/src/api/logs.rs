@@ -1,7 +1,9 @@
 //! `Logs` and `Dmesg`: stream output as chunks of bytes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use instar_api::common::{Data, Metadata};
 use instar_api::machine::{DmesgRequest, LogsRequest};
 use tokio::sync::mpsc;
@@ -16,12 +18,12 @@ use crate::config_source::Secrets;
 use crate::disk::Reading;
 use crate::kubernetes::{NotAName, PodContainerName, PodLog, pod_log_names};
 use crate::machine::Machine;
-use crate::services::{LogRing, OldLines, Tail};
+use crate::services::{LogReader, LogRing, OldLines, Tail};
 
 /// Limit on the chunks that wait for one reader. A slow reader makes only its own task wait.
 const AHEAD: usize = 16;
 
-/// The pause between two looks at the end of a pod's log.
+/// The pause between two looks at the end of a pod's log, and for the service that has taken the place of another.
 const LOOK: Duration = Duration::from_millis(500);
 
 type Chunks = ReceiverStream<Result<Data, Status>>;
@@ -102,7 +104,7 @@ fn tail(request: &LogsRequest) -> Tail {
 /// Streams a service's output: first from disk, then from memory, then new lines.
 pub(super) fn service(
     log: &LogRing,
-    machine: &Machine,
+    machine: &Arc<Machine>,
     request: &LogsRequest,
     holder: Holder,
     metadata: Option<Metadata>,
@@ -110,10 +112,14 @@ pub(super) fn service(
     let (log, tail) = (log.clone(), tail(request));
     let (disk, readers) = (machine.log_disk.clone(), machine.disk.readers().clone());
     let (follow, name) = (request.follow, request.id.clone());
+    let find = {
+        let (machine, name) = (machine.clone(), name.clone());
+        move || machine.log_of(&name)
+    };
     let (sender, receiver) = mpsc::channel(AHEAD);
     crate::base::task::spawn(async move {
         let is_settled = disk.is_settled().await;
-        let mut reader = log.read(tail);
+        let reader = log.read(tail);
         if let Some(older) = reader.older() {
             let reading = readers.enter();
             let sent = match disk.older(&name, older).await {
@@ -129,11 +135,12 @@ pub(super) fn service(
                 let _ = sender.send(Ok(note)).await;
             }
         }
+        let mut followed = Followed { log, reader, find };
         loop {
-            let line = match reader.next_kept() {
+            let line = match followed.reader.next_kept() {
                 Some(line) => line,
                 None if follow => tokio::select! {
-                    line = reader.next() => line,
+                    line = followed.next() => line,
                     () = sender.closed() => return,
                 },
                 None => return,
@@ -148,6 +155,32 @@ pub(super) fn service(
         }
     });
     ReceiverStream::new(receiver)
+}
+
+/// A log that is followed, with the search for the one in force under its name.
+struct Followed<Find> {
+    log: LogRing,
+    reader: LogReader,
+    find: Find,
+}
+
+impl<Find: Fn() -> Option<LogRing>> Followed<Find> {
+    /// Waits for the next line. A changed config replaces a service, and its log with it: the reader goes on with the one in its place.
+    async fn next(&mut self) -> Bytes {
+        loop {
+            tokio::select! {
+                line = self.reader.next() => return line,
+                () = tokio::time::sleep(LOOK) => {}
+            }
+            let in_force = (self.find)().filter(|log| !log.is(&self.log));
+            let Some(in_force) = in_force else { continue };
+            if let Some(last_words) = self.reader.next_kept() {
+                return last_words;
+            }
+            self.reader = in_force.read(Tail::All);
+            self.log = in_force;
+        }
+    }
 }
 
 /// Sends lines from the disk, which may be slow. A slow reader does not keep a thread busy.
@@ -204,4 +237,33 @@ pub(super) fn kernel(
         }
     });
     Ok(ReceiverStream::new(receiver))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_follower_goes_on_with_the_service_that_takes_the_place_of_another() {
+        let (old, new) = (LogRing::default(), LogRing::default());
+        let in_force = RefCell::new(Some(old.clone()));
+        let mut followed = Followed {
+            log: old.clone(),
+            reader: old.read(Tail::All),
+            find: || in_force.borrow().clone(),
+        };
+        old.write(b"one\n");
+        assert_eq!(followed.next().await, "one\n");
+        // It is removed, and another one is added.
+        in_force.replace(None);
+        let waits = tokio::time::timeout(4 * LOOK, followed.next());
+        assert!(waits.await.is_err());
+        old.write(b"last words\n");
+        in_force.replace(Some(new.clone()));
+        new.write(b"first of the next\n");
+        assert_eq!(followed.next().await, "last words\n");
+        assert_eq!(followed.next().await, "first of the next\n");
+    }
 }

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 pub use crate::mounts::workload_domain::{DOMAIN, has_domain};
 
 const FILES: [&str; 2] = ["resolv.conf", "hosts"];
+/// Says that the domain has been cleared in this generation, in whose memory it lies.
+const CLEARED: &str = "/run/workloads-cleared";
 
 /// Lists the copies that exist, each with its path in a container.
 pub(super) fn seen() -> Vec<(PathBuf, PathBuf)> {
@@ -60,22 +62,31 @@ fn write_in_place(path: &Path, text: &[u8]) -> io::Result<()> {
     file.set_len(new)
 }
 
-/// Empties the domain of an earlier generation's files. Call it only when none of its workloads lives on.
+/// Empties the domain of an earlier generation's files, once in a generation: a machined that was ended halfway leaves the rest to the next one.
+/// What is half removed may look whole: an image whose record is still there would be run. Call it only in a generation that no workload has
+/// lived into.
 ///
 /// # Errors
 /// A file cannot be removed.
 pub fn clear_domain() -> io::Result<()> {
-    if !has_domain() {
+    match has_domain() {
+        true => clear_once(Path::new(DOMAIN), Path::new(CLEARED)),
+        false => Ok(()),
+    }
+}
+
+fn clear_once(domain: &Path, cleared: &Path) -> io::Result<()> {
+    if cleared.exists() {
         return Ok(());
     }
-    for entry in fs::read_dir(DOMAIN)? {
+    for entry in fs::read_dir(domain)? {
         let entry = entry?;
         match entry.file_type()?.is_dir() {
             true => fs::remove_dir_all(entry.path())?,
             false => fs::remove_file(entry.path())?,
         }
     }
-    Ok(())
+    fs::write(cleared, "")
 }
 
 #[cfg(test)]
@@ -96,5 +107,27 @@ mod tests {
             write_in_place(&path, text.as_bytes()).unwrap();
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
+    }
+
+    #[test]
+    fn a_domain_that_was_half_cleared_is_cleared_by_the_next_machined_and_only_once() {
+        let memory = tempfile::tempdir().unwrap();
+        let (domain, cleared) = (memory.path().join("domain"), memory.path().join("cleared"));
+        let image = domain.join("var/lib/instar/images/1");
+        fs::create_dir_all(&image).unwrap();
+        fs::write(image.join("image.json"), "{}").unwrap();
+        fs::write(domain.join("reserve"), "").unwrap();
+        let is_empty = || fs::read_dir(&domain).unwrap().next().is_none();
+        clear_once(&domain, &cleared).unwrap();
+        assert!(is_empty());
+
+        // What this generation has started since stays over a restart of machined.
+        fs::create_dir(domain.join("containers")).unwrap();
+        clear_once(&domain, &cleared).unwrap();
+        assert!(!is_empty());
+        // One that was ended before it had removed all has not said so.
+        fs::remove_file(&cleared).unwrap();
+        clear_once(&domain, &cleared).unwrap();
+        assert!(is_empty());
     }
 }

@@ -515,6 +515,20 @@ impl Runtime {
         pid.ok_or_else(|| io::ErrorKind::InvalidData.into())
     }
 
+    /// Writes a record beside a container that is looked after, atomically. The room for what is left to the next machined stays as it is.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    pub fn note(
+        &self,
+        name: &ContainerName,
+        record: Record,
+        bytes: &[u8],
+    ) -> Result<(), RuntimeError> {
+        let path = self.record(name, record);
+        whole_file::replace(&path, 0o644, bytes).map_err(failed("writing", &path))
+    }
+
     /// Writes a record beside a container, atomically. It is removed with the container.
     ///
     /// # Errors

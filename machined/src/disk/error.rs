@@ -91,6 +91,31 @@ pub enum OwnedDiskError {
 }
 
 impl OwnedDiskError {
+    /// Whether those who use the disk may be the reason, so that it can be tried again without them. A disk that is not found, is not the machine's,
+    /// or does not answer stays away all the same.
+    pub fn may_be_due_to_users(&self) -> bool {
+        match self {
+            Self::Discover(_)
+            | Self::Select(_)
+            | Self::Probe(_)
+            | Self::Plan(_)
+            | Self::NoDisk
+            | Self::Several(_)
+            | Self::Content { .. }
+            | Self::NoAnswer(_) => false,
+            Self::Apply(_)
+            | Self::Tool(_)
+            | Self::Wipe(_)
+            | Self::Damaged { .. }
+            | Self::Write { .. }
+            | Self::Mount { .. }
+            | Self::MountInUse { .. }
+            | Self::Busy { .. }
+            | Self::Unmount { .. }
+            | Self::StillHeld { .. } => true,
+        }
+    }
+
     /// Returns whether the kernel refused to mount because of damage in the filesystem.
     pub(super) fn is_damage(&self) -> bool {
         // Damaged metadata, and a checksum that does not fit.
@@ -109,4 +134,34 @@ pub(super) async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, OwnedDiskError> {
     Ok(blocking_io::within(ANSWER, work).await?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Containers that are ended for a disk that stays away could not start again.
+    #[test]
+    fn only_a_disk_that_is_there_may_be_kept_away_by_its_users() {
+        let mount = |errno: Errno| OwnedDiskError::Mount {
+            what: "/dev/vda3".to_owned(),
+            target: "/var".into(),
+            source: errno.into(),
+        };
+        let in_use = OwnedDiskError::MountInUse {
+            what: "/dev/vda3".to_owned(),
+            target: "/var".into(),
+            holders: "process 7".to_owned(),
+            source: Errno::BUSY.into(),
+        };
+        for (error, may_be) in [
+            (in_use, true),
+            (mount(Errno::UCLEAN), true),
+            (OwnedDiskError::NoDisk, false),
+            (OwnedDiskError::Several(Vec::new()), false),
+            (OwnedDiskError::NoAnswer(NoAnswer::Late(ANSWER)), false),
+        ] {
+            assert_eq!(error.may_be_due_to_users(), may_be, "{error}");
+        }
+    }
 }

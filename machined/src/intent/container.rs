@@ -9,12 +9,12 @@ use crate::containers::{ContainerSpec, ResourceLimits, RunAs, Runtime};
 use crate::machine::{Configured, Machine};
 use crate::oci::Puller;
 use crate::services::{
-    Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, output_name,
+    Cgroup, ContainerWorkload, Definition, Dependency, HealthCheck, Probe, Services, output_name,
 };
 use crate::store::{ClockFact, NetworkFact};
 use crate::values::{MountSource, VolumeName};
 
-/// Interval between looks for a path that a container waits for.
+/// Interval between looks for a path that a container waits for, or for the container that has taken the place of another.
 const LOOK_AGAIN: Duration = Duration::from_millis(500);
 
 /// The service that runs a container.
@@ -240,16 +240,29 @@ fn dependencies(
         dependencies.push(Dependency {
             what: format!("container {name}"),
             wait: Box::new(move || {
-                let service = services.get(&name);
-                Box::pin(async move {
-                    if let Some(service) = service {
-                        service.up().await;
-                    }
-                })
+                let (services, name) = (services.clone(), name.clone());
+                Box::pin(async move { container_up(&services, &name).await })
             }),
         });
     }
     dependencies
+}
+
+/// Waits until the container of this name is up, whichever service it is by then: a changed config replaces the service of a container, and one
+/// that waits for it is not changed by that.
+async fn container_up(services: &Services, name: &str) {
+    loop {
+        let up = async {
+            match services.get(name) {
+                Some(service) => service.up().await,
+                // It is being replaced.
+                None => std::future::pending().await,
+            }
+        };
+        if tokio::time::timeout(LOOK_AGAIN, up).await.is_ok() {
+            return;
+        }
+    }
 }
 
 /// Returns the dependency on a volume. Volumes that this version makes exist before containers start, unless making them failed.
@@ -301,5 +314,31 @@ fn network(machine: &Arc<Machine>, condition: NetworkCondition) -> Dependency {
                     .await
             })
         }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::services::LogDisk;
+    use crate::services::workload_for_tests::{definition, running};
+    use crate::store::Store;
+    use crate::store::event_log::EventLog;
+    use tokio::time::timeout;
+
+    /// A config that mends the one is no change of the other.
+    #[tokio::test(start_paused = true)]
+    async fn who_waits_for_a_container_waits_for_the_one_in_its_place() {
+        let (minute, second) = (Duration::from_secs(60), Duration::from_secs(1));
+        let services = Services::new(EventLog::default(), Store::default(), LogDisk::default());
+        // It does not come up.
+        services.add(definition("db", Some(second))).unwrap();
+        let mut waits = Box::pin(container_up(&services, "db"));
+        assert!(timeout(minute, &mut waits).await.is_err());
+        services.remove("db").await;
+        assert!(timeout(minute, &mut waits).await.is_err());
+        running(&services, "db", Some(second)).await;
+        assert!(timeout(second, &mut waits).await.is_ok());
     }
 }

@@ -69,7 +69,7 @@ pub use node_status::NodeStatus;
 pub use plan_file::PlanFile;
 pub use pod_containers::{PodContainer, pod_containers};
 pub use pod_logs::{NotAName, PodContainerName, PodLog, names as pod_log_names};
-pub use pods_socket::PodsSocket;
+pub use pods_socket::{FoundSocket, PodsSocket};
 pub use readiness::readiness;
 pub use record::NodeRecord;
 pub use static_pods::{StaticPod, StaticPodStatus, static_pod_statuses, static_pods};

@@ -33,26 +33,53 @@ impl AsFd for PodsSocket {
     }
 }
 
+/// The socket that a look at the container has found.
+pub enum FoundSocket {
+    /// That of before is still there, or the container has ended.
+    AsBefore,
+    /// The one that was left is the container's.
+    Left(PodsSocket),
+    /// None that anybody serves.
+    Nothing,
+}
+
 impl PodsSocket {
-    /// Makes the socket in the container with this first process, which runs in this cgroup; `None` if the process has ended, or if the
-    /// socket of before is still there. `left`: the one that the generation before has left, which goes on if its container does. Blocks.
+    /// Looks for the socket in the container with this first process, which runs in this cgroup. `left`: the one that the generation before, or
+    /// the machined before, has left, which goes on if its container does. Blocks.
     ///
     /// # Errors
     /// The container's files cannot be reached, or are not as they should be.
-    pub fn renewed(
+    pub fn find(
         before: Option<&Self>,
         left: Option<OwnedFd>,
         container: u32,
         cgroup: &Cgroup,
-    ) -> io::Result<Option<Self>> {
+    ) -> io::Result<FoundSocket> {
+        let Some(root) = container_root(container, cgroup)? else {
+            return Ok(FoundSocket::AsBefore);
+        };
+        if before.is_some_and(|before| before.container == container) && is_there(&root) {
+            return Ok(FoundSocket::AsBefore);
+        }
+        Ok(match left_in(&root, left) {
+            None => FoundSocket::Nothing,
+            Some(left) => FoundSocket::Left(PodsSocket {
+                listener: Arc::new(left),
+                container,
+            }),
+        })
+    }
+
+    /// Makes the socket in such a container; `None` if it has ended. Blocks.
+    ///
+    /// # Errors
+    /// The container's files cannot be reached, or are not as they should be.
+    pub fn make(container: u32, cgroup: &Cgroup) -> io::Result<Option<Self>> {
         let Some(root) = container_root(container, cgroup)? else {
             return Ok(None);
         };
-        if before.is_some_and(|before| before.container == container) && is_there(&root) {
-            return Ok(None);
-        }
         Ok(Some(PodsSocket {
-            listener: Arc::new(take_or_listen(&root, left)?),
+            listener: Arc::new(listen(&root)?),
             container,
         }))
     }
@@ -86,12 +113,9 @@ fn is_there(root: &OwnedFd) -> bool {
     })
 }
 
-/// Takes the socket that was left, if its name is still there: in another container it is not.
-fn take_or_listen(root: &OwnedFd, left: Option<OwnedFd>) -> io::Result<OwnedFd> {
-    match left {
-        Some(left) if is_there(root) => Ok(left),
-        _ => listen(root),
-    }
+/// Returns the socket that was left, if its name is still there: in another container it is not.
+fn left_in(root: &OwnedFd, left: Option<OwnedFd>) -> Option<OwnedFd> {
+    left.filter(|_| is_there(root))
 }
 
 /// Makes the listening socket below /run of this root; one that is left of another generation is replaced.
@@ -156,15 +180,14 @@ mod tests {
         // Who connects while generations change waits in it.
         let socket = container.path().join("run/instar/api.sock");
         let _waiting = UnixStream::connect(&socket).unwrap();
-        let taken = take_or_listen(&root, Some(left)).unwrap();
+        let taken = left_in(&root, Some(left)).unwrap();
         let taken = UnixListener::from(taken);
         taken.accept().unwrap();
 
-        let made = take_or_listen(&root_of(another.path()), Some(taken.into())).unwrap();
-        let _caller = UnixStream::connect(another.path().join("run/instar/api.sock")).unwrap();
-        UnixListener::from(made).accept().unwrap();
-        // The other one is closed.
+        assert!(left_in(&root_of(another.path()), Some(taken.into())).is_none());
+        // It is closed.
         UnixStream::connect(&socket).unwrap_err();
+        assert!(left_in(&root, None).is_none());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Reads the logs and hands each line to the destinations that want it. One task for each log, which never waits for a receiver.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use tokio::sync::broadcast::error::RecvError;
@@ -80,18 +81,61 @@ async fn service(name: String, ring: LogRing, destinations: Destinations) {
     }
 }
 
-/// Follows the kernel's log: from its begin in the first generation, and else from here.
+/// Follows the kernel's log: from its begin in the first generation, and else from here. A machined that starts again goes on where the one
+/// before has stopped.
 pub(super) async fn kernel(machine: Arc<Machine>, destinations: Destinations) {
+    let mut told = Told::at(Path::new(TOLD));
     let is_first = machine.generation.number <= 1;
-    let mut log = match KernelLog::open(!is_first) {
+    let mut log = match KernelLog::open(!is_first && told.last.is_none()) {
         Ok(log) => log,
         Err(error) => return tracing::warn!("the kernel's log is not forwarded: {error:#}"),
     };
     loop {
         match log.next().await {
-            Ok(record) => destinations.tell(LogContent::Kernel, &line::of_kernel(record)),
+            Ok(record) if told.has(record.number) => {}
+            Ok(record) => {
+                told.note(record.number);
+                destinations.tell(LogContent::Kernel, &line::of_kernel(record));
+            }
             Err(error) => return tracing::warn!("the kernel's log is not forwarded: {error:#}"),
         }
+    }
+}
+
+/// The file of [`Told`], in memory of the generation.
+const TOLD: &str = "/run/kernel-log-told";
+
+/// The number of the last line of the kernel's log that was handed on, in a file that outlasts machined, and not the wish for these lines.
+struct Told {
+    file: PathBuf,
+    last: Option<u64>,
+}
+
+impl Told {
+    fn at(file: &Path) -> Self {
+        let last = std::fs::read_to_string(file);
+        Told {
+            file: file.to_owned(),
+            last: last.ok().and_then(|number| number.parse().ok()),
+        }
+    }
+
+    fn has(&self, number: u64) -> bool {
+        self.last.is_some_and(|last| number <= last)
+    }
+
+    fn note(&mut self, number: u64) {
+        self.last = Some(number);
+        if let Err(error) = std::fs::write(&self.file, number.to_string()) {
+            tracing::debug!("a machined that starts again repeats lines of the kernel: {error}");
+        }
+    }
+}
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        // Nobody wants these lines any more. Without the file there is nothing to do.
+        let _ = std::fs::remove_file(&self.file);
     }
 }
 
@@ -101,5 +145,27 @@ pub(super) async fn events(machine: Arc<Machine>, destinations: Destinations) {
     loop {
         let event = reader.next().await;
         destinations.tell(LogContent::Events, &line::of_event(&event));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn lines_of_the_kernel_are_not_repeated_after_machined_has_died() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = directory.path().join("told");
+        let mut told = Told::at(&file);
+        assert!(!told.has(0));
+        told.note(7);
+        // It is not dropped when machined dies.
+        std::mem::forget(told);
+        let told = Told::at(&file);
+        assert!(told.has(7) && !told.has(8));
+        // A receiver that comes later has all of them.
+        drop(told);
+        assert!(!Told::at(&file).has(7));
     }
 }

@@ -16,6 +16,7 @@ pub mod image_pins;
 mod image_rules;
 pub mod image_updates;
 mod install;
+mod keep_sockets;
 pub mod kept_versions;
 mod kexec;
 pub mod kubernetes;
@@ -48,6 +49,7 @@ pub use bundles::{
 pub use config_change::ConfigChange;
 pub use hang_up::{Caller, HungUp, Line};
 pub use install::{InstallError, install_image, may_install};
+pub use keep_sockets::keep_sockets;
 pub use kexec::{KexecRefused, reboot_by_kexec};
 pub use reset::{ResetError, ResetRequest, reset};
 pub use rollback::{RollbackBy, RollbackError, rollback};

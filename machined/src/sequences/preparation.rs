@@ -42,7 +42,7 @@ pub(super) async fn end_if_gone(machine: &Machine) {
     if machine.disk.status().borrow().disk.is_some() && machine.disk.state().is_none() {
         return;
     }
-    match trial_record::record(machine) {
+    match trial_record::record(machine).await {
         Ok(None) if machine.upgrades.prepared_version().is_none() => {}
         Ok(_) => return,
         Err(error) => {

@@ -113,7 +113,8 @@ pub async fn rollback(machine: &Arc<Machine>, by: RollbackBy) -> Result<ActorId,
         .await
         .map_err(RollbackError::Failed)?;
     // The upgrade under way is over: the next boot is the requested one, and no failure.
-    trial_record::remove_record(machine).map_err(RollbackError::Failed)?;
+    let removed = trial_record::remove_record(machine).await;
+    removed.map_err(RollbackError::Failed)?;
     hold_running(machine, &version).await;
     tracing::warn!("rollback: {version} is booted next");
     Ok(shutdown::reboot_next(machine, lock))

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use tokio::time::timeout;
 
 use super::steps::leave::{ANSWER_FIRST, leave};
@@ -18,6 +19,8 @@ use crate::store::event_log::ActorId;
 
 /// Timeout for the note that a start is asked for.
 const NOTED: Duration = Duration::from_secs(5);
+/// Timeout for the note on the version that the next boot tries: a disk that is silent must not hold up a reboot by force.
+const MARKED: Duration = Duration::from_secs(45);
 
 /// Whether a reboot or shutdown waits for other operations, and for services to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -131,12 +134,8 @@ async fn go_down(
     machine.enter(stage);
     expect_start(machine).await;
     let up = up_before_leaving(machine, up_before).await;
-    match trial_record::mark_started(machine, up, actor).await {
-        Ok(true) if end != End::Kexec => offer_staged_loader(machine).await,
-        Ok(_) => {}
-        Err(error) => {
-            tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
-        }
+    if mark_started(machine, up, actor).await && end != End::Kexec {
+        offer_staged_loader(machine).await;
     }
     let phases = vec![
         stop::stop_services(machine, urgency),
@@ -161,6 +160,17 @@ async fn expect_start(machine: &Arc<Machine>) {
             NOTED.as_secs()
         );
     }
+}
+
+/// Has the version that the next boot tries measured by what is up now. Returns whether there is such a version.
+async fn mark_started(machine: &Machine, up: Vec<String>, actor: &ActorId) -> bool {
+    let marking = trial_record::mark_started(machine, up, actor);
+    let marked = timeout(MARKED, marking).await;
+    let marked = marked.context("STATE does not answer").flatten();
+    marked.unwrap_or_else(|error| {
+        tracing::warn!("a staged version is measured by what was up earlier: {error:#}");
+        false
+    })
 }
 
 /// Makes the firmware try the loader of a staged version. A version that could start without a reboot has not done so when it was staged,

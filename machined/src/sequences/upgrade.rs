@@ -6,7 +6,7 @@ pub(super) mod bless_retry;
 pub(super) mod committed;
 pub(super) mod current_handover;
 mod dry_run;
-mod leave_sockets;
+pub(super) mod leave_sockets;
 mod replace;
 mod rules;
 pub(super) mod trial_record;
@@ -333,7 +333,7 @@ async fn go_on(
     machine.services.tell_run_on();
     // The disk comes first, because it holds the changes that have to be taken back.
     resume::go_on(&machine).await;
-    if let Err(error) = replace::unmark(&machine) {
+    if let Err(error) = replace::unmark(&machine).await {
         tracing::error!("the next boot may erase EPHEMERAL: {error:#}");
     }
     if let Err(error) = trial_record::withdraw(&machine, &pending).await {
@@ -414,7 +414,7 @@ async fn install(
     } = checked;
     trial_record::unstage(&machine).await?;
     if mode == UpgradeMode::Replace {
-        replace::mark(&machine, &record.upgrade.to)?;
+        replace::mark(&machine, &record.upgrade.to).await?;
     }
     let silent = ProgressSink::silent();
     let delivery = run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
@@ -455,8 +455,8 @@ pub(super) async fn run_installer(
             installer::run(&machine.init, image, candidate, Some(&esp), progress).await?;
         record.upgrade.boot_entry = delivery.boot_entry;
         // Written for every upgrade: the power may fail before a soft upgrade is committed, too.
-        if let (Some(state), Some(_)) = (machine.disk.state(), delivery.boot_entry) {
-            record.save(state)?;
+        if delivery.boot_entry.is_some() {
+            trial_record::save(machine, record).await?;
         }
         Ok(delivery)
     };
@@ -493,6 +493,7 @@ pub(super) async fn next_generation(
         upgrade: Some(pending),
         services_up,
         left_running: machine.services.left(),
+        ended: machine.services.ended(),
         exits: exits_of_left(machine),
         ..current_handover::of(machine, text)
     };
@@ -523,7 +524,7 @@ pub(super) async fn next_generation(
     rcu::hurry();
     if let Err(error) = machine.init.next(next, last_answers).await {
         rcu::take_time();
-        machine.left_sockets.forget(&machine.init).await;
+        machine.left_sockets.take_back(&machine.init).await;
         return Err(error.context("init did not take the next generation"));
     }
     // init waits for this end.

@@ -395,6 +395,7 @@ impl Actor {
             kills_before,
         } = watched;
         self.note(Event::Runs, format!("{how} as process {}", running.pid()));
+        self.note_past(kills_before);
         let over = tokio::select! {
             exit = running.wait() => Over::Exited(exit),
             over = told_otherwise(desired) => over,
@@ -434,6 +435,17 @@ impl Actor {
             self.note(Event::Ends, "stopped".to_owned());
         }
         ended
+    }
+
+    /// Notes what is known of a service whose run begins, or goes on here: machined may die without leaving it.
+    fn note_past(&self, kills_before: u64) {
+        let status = self.service.status();
+        let past = Past {
+            restarts: Restarts::after_failures(status.failures),
+            ran: status.has_run(),
+            memory_kills: Some(kills_before),
+        };
+        past.note(&self.service);
     }
 
     /// Runs health checks for as long as the process runs. Returns the reason when the service has to be restarted.

@@ -1,10 +1,11 @@
-//! The record of a service that lives through a change of generations: written beside it when it is left unattended, and read by the
-//! machined that adopts it. A record that cannot be read only costs the service's history.
+//! The record of a service that lives through a change of generations, or through a restart of machined: written beside it when its run begins and
+//! when it is left unattended, and read by the machined that adopts it. A record that cannot be read only costs the service's history.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use anyhow::Context as _;
+use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
 use tokio::time::Instant;
 
@@ -29,8 +30,11 @@ pub(super) struct Carried {
     history: VecDeque<HistoryEntry>,
     /// Runs in a row that ended too early.
     pub(super) failures: u32,
-    /// How long the service has run.
-    pub(super) ran: Duration,
+    /// How long the service had run when this was written.
+    ran: Duration,
+    /// When this was written, from the kernel's start. Versions before do not note it.
+    #[serde(default)]
+    written: Option<Duration>,
     /// When the kernel last killed it for lack of memory. Versions before do not note it.
     #[serde(default)]
     out_of_memory: Option<SystemTime>,
@@ -62,9 +66,16 @@ impl Carried {
             history,
             failures,
             ran,
+            written: Some(since_boot()),
             out_of_memory: status.out_of_memory,
             memory_kills: None,
         }
+    }
+
+    /// Returns how long the service has run by now, with the time since this was written.
+    pub(super) fn has_run(&self) -> Duration {
+        let since = self.written.map(|at| since_boot().saturating_sub(at));
+        self.ran.saturating_add(since.unwrap_or_default())
     }
 
     /// Adds how many of its processes the kernel had killed for lack of memory when its run began, if that is known.
@@ -95,9 +106,9 @@ impl Carried {
 
     /// Restores the state of a service that has no history yet.
     pub(super) fn recall(self, status: &mut ServiceStatus) {
+        status.runs_since = Instant::now().checked_sub(self.has_run());
         status.history = self.history;
         status.failures = self.failures;
-        status.runs_since = Instant::now().checked_sub(self.ran);
         status.out_of_memory = self.out_of_memory;
         if status.checked && self.health != Health::Unknown {
             status.health = self.health;
@@ -105,6 +116,13 @@ impl Carried {
             status.recalled = true;
         }
     }
+}
+
+/// The time since the kernel's start, which no clock that is set changes.
+fn since_boot() -> Duration {
+    let now = clock_gettime(ClockId::Monotonic);
+    let nanoseconds = u32::try_from(now.tv_nsec).unwrap_or(0);
+    Duration::new(now.tv_sec.unsigned_abs(), nanoseconds)
 }
 
 fn shorten(text: &mut String) {
@@ -178,6 +196,21 @@ mod tests {
         }
         let read = Carried::from_text(older.to_string().as_bytes()).unwrap();
         assert_eq!((read.out_of_memory, read.memory_kills), (None, None));
+    }
+
+    /// One that is read after a machined has died may be days old.
+    #[test]
+    fn the_time_since_a_record_was_written_counts_as_run() {
+        let ran = Duration::from_secs(5);
+        let mut carried = Carried::of(&status(), 3, ran);
+        carried.written = since_boot().checked_sub(Duration::from_secs(2));
+        let has_run = carried.has_run();
+        assert!((7..60).contains(&has_run.as_secs()), "{has_run:?}");
+        // A version before says nothing of it, and a record cannot be of a time to come.
+        for written in [None, Some(Duration::MAX)] {
+            carried.written = written;
+            assert_eq!(carried.has_run(), ran);
+        }
     }
 
     /// The health of a check that the config no longer has is dropped.

@@ -504,6 +504,13 @@ impl Workload for ContainerWorkload {
         (self.stop_timeout)()
     }
 
+    fn note_record(&self, record: &str) -> anyhow::Result<()> {
+        let name = &self.spec.name;
+        Ok(self
+            .runtime
+            .note(name, Record::Service, record.as_bytes())?)
+    }
+
     fn leave_record(&self, record: &str) -> anyhow::Result<()> {
         let name = &self.spec.name;
         Ok(self
@@ -512,6 +519,10 @@ impl Workload for ContainerWorkload {
     }
 
     fn record(&self, longest: usize) -> anyhow::Result<Option<Vec<u8>>> {
+        // A container that was a part of an earlier generation ended with it, as it was to.
+        if !self.has_left_cgroup() {
+            return Ok(None);
+        }
         Ok(self
             .runtime
             .left(&self.spec.name, Record::Service, longest)?)

@@ -71,6 +71,8 @@ struct Known {
     held: bool,
     /// Services that run on unattended, into the next generation.
     left: Vec<String>,
+    /// Why running services end with this generation.
+    ended: BTreeMap<String, String>,
     /// Services that finish their open calls before the next generation, each with its time limit.
     drained: Vec<(&'static str, Duration)>,
 }
@@ -401,6 +403,10 @@ impl Services {
         workloads.partition(|service| match service.outlives_generation(kept) {
             Ok(()) => true,
             Err(why) => {
+                if service.status().phase == Phase::Running {
+                    let id = service.definition().id.clone();
+                    self.lock().ended.insert(id, format!("{why:#}"));
+                }
                 self.tell_end(service, &why);
                 false
             }
@@ -457,12 +463,18 @@ impl Services {
         self.lock().left.clone()
     }
 
+    /// Returns the services that ran and end with this generation, each with the reason.
+    pub fn ended(&self) -> BTreeMap<String, String> {
+        self.lock().ended.clone()
+    }
+
     /// Releases the services that `stop_workloads` holds: those that were wanted up start, those that were stopped on purpose stay down.
     pub fn start_workloads(&self) {
         {
             let mut known = self.lock();
             known.held = false;
             known.left.clear();
+            known.ended.clear();
         }
         for service in self.list() {
             service.release();

@@ -29,7 +29,7 @@ impl Past {
                 let carried = carried?;
                 let past = Past {
                     restarts: Restarts::after_failures(carried.failures),
-                    ran: carried.ran,
+                    ran: carried.has_run(),
                     memory_kills: carried.memory_kills,
                 };
                 service.status.send_modify(|status| carried.recall(status));
@@ -45,18 +45,32 @@ impl Past {
 
     /// Leaves the record to the next machined.
     pub(super) fn leave(&self, service: &Service) {
-        let carried = Carried::of(&service.status(), self.restarts.failures(), self.ran)
-            .with_memory_kills(self.memory_kills);
         let workload = &service.definition.workload;
-        let left = carried
-            .to_text()
-            .and_then(|text| workload.leave_record(&text));
+        let record = self.record(service);
+        let left = record.and_then(|record| workload.leave_record(&record));
         if let Err(error) = left {
             let id = &service.definition.id;
             tracing::warn!(
                 "service {id}: it runs on, and what is known of it ends here: {error:#}"
             );
         }
+    }
+
+    /// Notes the record of a service whose run begins, for a machined that starts again without a word of this one.
+    pub(super) fn note(&self, service: &Service) {
+        let workload = &service.definition.workload;
+        let record = self.record(service);
+        let noted = record.and_then(|record| workload.note_record(&record));
+        if let Err(error) = noted {
+            let id = &service.definition.id;
+            tracing::debug!("service {id}: what is known of it would end with machined: {error:#}");
+        }
+    }
+
+    fn record(&self, service: &Service) -> anyhow::Result<String> {
+        Carried::of(&service.status(), self.restarts.failures(), self.ran)
+            .with_memory_kills(self.memory_kills)
+            .to_text()
     }
 }
 

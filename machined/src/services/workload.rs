@@ -68,6 +68,13 @@ pub trait Workload: Send + Sync + 'static {
     fn stop_timeout(&self) -> Duration {
         STOP_TIMEOUT
     }
+    /// Stores a record beside the workload while it is looked after, as far as there is room.
+    ///
+    /// # Errors
+    /// The record cannot be written.
+    fn note_record(&self, _record: &str) -> anyhow::Result<()> {
+        Ok(())
+    }
     /// Stores a record beside the workload for the machined that adopts it; the record is removed with the workload.
     ///
     /// # Errors

@@ -132,6 +132,9 @@ pub struct Handover {
     /// Services that were left running, into the next generation.
     #[serde(deserialize_with = "if_readable")]
     pub left_running: Vec<String>,
+    /// Services that ran and were ended for the change of generations, each with the reason. Versions before do not leave them.
+    #[serde(deserialize_with = "if_readable")]
+    pub ended: BTreeMap<String, String>,
     /// The exits of those that have ended since, by the process. Versions before do not leave them.
     #[serde(deserialize_with = "if_readable")]
     pub exits: BTreeMap<u32, Exit>,

@@ -15,6 +15,7 @@ use rustix::net::{
 };
 use serde::Deserialize;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, BufReader, Interest};
+use tokio::net::unix::pipe::Receiver;
 use tokio::time::timeout;
 
 use super::check::Candidate;
@@ -140,7 +141,7 @@ pub async fn run(
 
 /// Returns the installer's output, as much as fits into an error, and passes each line on as it comes.
 async fn collect(output: OwnedFd, progress: ProgressSink) -> String {
-    let Ok(output) = tokio::net::unix::pipe::Receiver::from_owned_fd(output) else {
+    let Ok(output) = Receiver::from_owned_fd(output) else {
         return String::new();
     };
     let mut output = BufReader::new(output.take(LARGEST_MESSAGE as u64));
@@ -152,6 +153,9 @@ async fn collect(output: OwnedFd, progress: ProgressSink) -> String {
         said.push_str(&text);
         line.clear();
     }
+    // What does not fit is read all the same: a pipe that nobody reads would end the installer at its next word.
+    let (mut rest, mut chunk) = (output.into_inner().into_inner(), [0; 1024]);
+    while let Ok(1..) = rest.read(&mut chunk).await {}
     said
 }
 
@@ -377,6 +381,18 @@ mod tests {
         verify(&delivery).await.unwrap();
         delivery.blake3 = blake3::hash(b"another");
         assert!(verify(&delivery).await.is_err());
+    }
+
+    /// A later version may have more to say than an error quotes.
+    #[tokio::test]
+    async fn an_installer_that_says_a_lot_is_heard_to_its_end() {
+        use std::io::Write as _;
+        let (read, write) = rustix::pipe::pipe().unwrap();
+        let words = "a line of an installer\n".repeat(8000);
+        let says = std::thread::spawn(move || File::from(write).write_all(words.as_bytes()));
+        let said = collect(read, ProgressSink::silent()).await;
+        says.join().unwrap().unwrap();
+        assert_eq!(said.len(), LARGEST_MESSAGE);
     }
 
     #[tokio::test]

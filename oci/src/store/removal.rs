@@ -175,9 +175,16 @@ impl ImageStore {
 
     /// Whether an overlay is mounted over it: of a running container, or a leftover.
     fn is_mounted(&self, digest: Digest) -> Result<bool, StoreError> {
-        let path = Path::new("/proc/self/mountinfo");
-        let mounts = fs::read_to_string(path).map_err(failed("reading", path))?;
-        Ok(lower_images(&mounts, &self.images()).contains(&digest))
+        Ok(self.mounted()?.contains(&digest))
+    }
+
+    /// The images that overlays are mounted over. A running container has its root in a mount namespace of its own, and nowhere else.
+    pub(super) fn mounted(&self) -> Result<BTreeSet<Digest>, StoreError> {
+        let procfs = Path::new("/proc");
+        let tables = mount_table::of_all_namespaces(procfs).map_err(failed("reading", procfs))?;
+        let images = self.images();
+        let mounted = tables.iter().flat_map(|table| lower_images(table, &images));
+        Ok(mounted.collect())
     }
 }
 

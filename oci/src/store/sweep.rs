@@ -1,24 +1,35 @@
-//! Removes what a power cut, or an end in the middle of a pull, has left in the store: the first time that it is used in a boot.
+//! Removes what a power cut, or an end in the middle of a pull, has left in the store: the first time that it is used by a machined. What a running
+//! container has below its root stays: it may have been started by an earlier one.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use instar_values::Digest;
 
-use super::ImageStore;
 use super::record::read;
+use super::{ImageStore, REMOVED};
 use crate::store_error::{StoreError, failed};
 
 impl ImageStore {
     /// Makes the directory of images and, the first time, removes interrupted work: pulls, removals, and images whose record cannot be
     /// read.
     pub(super) fn prepare(&self) -> Result<PathBuf, StoreError> {
+        self.prepare_beside(|| self.mounted())
+    }
+
+    /// The same beside containers that run from these images.
+    pub(super) fn prepare_beside(
+        &self,
+        mounted: impl FnOnce() -> Result<BTreeSet<Digest>, StoreError>,
+    ) -> Result<PathBuf, StoreError> {
         let images = self.images();
         let mut state = self.shared.state();
         fs::create_dir_all(&images).map_err(failed("creating", &images))?;
         if state.swept {
             return Ok(images);
         }
+        let mounted = mounted()?;
         for entry in fs::read_dir(&images).map_err(failed("listing", &images))? {
             let path = entry.map_err(failed("listing", &images))?.path();
             let name = path
@@ -44,6 +55,11 @@ impl ImageStore {
                         continue;
                     }
                 }
+                if image_of(&name).is_some_and(|image| mounted.contains(&image)) {
+                    let path = path.display();
+                    tracing::info!("a container runs from what is left of an image: {path} stays");
+                    continue;
+                }
                 tracing::info!("removing what is left of an image: {}", path.display());
                 remove_tree(&path).map_err(failed("removing", &path))?;
             }
@@ -59,6 +75,13 @@ impl ImageStore {
         }
         Ok(())
     }
+}
+
+/// The image whose directory has this name, also one that was put away.
+fn image_of(name: &str) -> Option<Digest> {
+    let name = name.strip_prefix(REMOVED).unwrap_or(name);
+    let (hex, _) = name.split_once('-').unwrap_or((name, ""));
+    Digest::from_hex(hex).ok()
 }
 
 /// Removes a directory or a file; a missing one is fine.

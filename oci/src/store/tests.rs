@@ -197,6 +197,27 @@ fn two_pulls_of_one_image_end_as_one() {
     assert_eq!(children(&store.images()), 1);
 }
 
+/// It may have been damaged, and put away, under a container that lives on.
+#[test]
+fn what_a_container_runs_from_is_not_swept_away() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let (used, other) = (Digest::of(b"used"), Digest::of(b"other"));
+    let images = store.images();
+    let names = |digest: Digest| [digest.hex(), format!("{REMOVED}{}-0", digest.hex())];
+    for name in [names(used), names(other)].as_flattened() {
+        fs::create_dir_all(images.join(name).join("rootfs")).unwrap();
+    }
+    store.prepare_beside(|| Ok(BTreeSet::from([used]))).unwrap();
+    let is_there = |name: &String| images.join(name).join("rootfs").exists();
+    assert!(names(used).iter().all(is_there));
+    assert!(!names(other).iter().any(is_there));
+    assert!(store.get(used).is_none());
+    // Its name is not taken again.
+    let [_, put_away] = names(used);
+    assert_ne!(store.temporary(REMOVED, used), images.join(put_away));
+}
+
 #[test]
 fn whatever_was_cut_off_is_removed() {
     let directory = tempfile::tempdir().unwrap();

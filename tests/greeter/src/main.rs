@@ -30,6 +30,7 @@
 //! | `/pipe/PATH` | the result of making a named pipe `/PATH` |
 //! | `/sync/PATH` | as `/write`, once the text is on the disk |
 //! | `/watch/PATH` | how often the file `/PATH` was read since the first time, and how often its content had changed (`watch.rs`) |
+//! | `/attach/PATH` | the block device that it has made of a new file `/PATH`; the device ends with the greeter |
 //! | `/bomb` | how many threads it could start until its limit; they stay |
 //! | `/exit/CODE` | nothing: it ends with this code |
 //!
@@ -49,8 +50,9 @@ use std::process::{Command, ExitCode};
 use std::sync::OnceLock;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use loopdev::LoopControl;
 use nix::sys::signal::{SigSet, Signal};
-use nix::sys::stat::Mode;
+use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use nix::unistd::mkfifo;
 
 /// When the program was started.
@@ -305,7 +307,7 @@ type Act = (&'static str, fn(&str) -> Result<String>, &'static str);
 const NOT_FOUND: &str = "404 Not Found";
 const FORBIDDEN: &str = "403 Forbidden";
 
-const ACTS: [Act; 17] = [
+const ACTS: [Act; 18] = [
     ("/since", |_| Ok(since()), NOT_FOUND),
     ("/read", |file| fs::read_to_string(file), NOT_FOUND),
     ("/list", names, NOT_FOUND),
@@ -341,6 +343,7 @@ const ACTS: [Act; 17] = [
     ("/write", write, FORBIDDEN),
     ("/sync", sync, FORBIDDEN),
     ("/link", link, FORBIDDEN),
+    ("/attach", attach, FORBIDDEN),
     (
         "/bomb",
         |_| Ok(format!("{} threads\n", take_all_threads().0)),
@@ -430,6 +433,27 @@ fn open_socket(family: u16) -> Result<()> {
     let family = rustix::net::AddressFamily::from_raw(family);
     rustix::net::socket(family, rustix::net::SocketType::SEQPACKET, None)?;
     Ok(())
+}
+
+/// The major number of loop devices (Documentation/admin-guide/devices.txt).
+const LOOP_MAJOR: u64 = 7;
+
+/// Makes a block device of a file. The kernel frees it at the end of this process.
+fn attach(file: &str) -> Result<String> {
+    fs::write(file, [0; 4096])?;
+    // The container has the nodes of those devices alone that there were at its start.
+    for number in 1..8 {
+        let node = format!("/dev/loop{number}");
+        if !Path::new(&node).exists() {
+            let device = makedev(LOOP_MAJOR, number);
+            mknod(node.as_str(), SFlag::S_IFBLK, Mode::S_IRWXU, device)?;
+        }
+    }
+    let device = LoopControl::open()?.next_free()?;
+    device.with().autoclear(true).attach(file)?;
+    let path = device.path().unwrap_or_default();
+    std::mem::forget(device);
+    Ok(format!("{file}: is {}\n", path.display()))
 }
 
 /// Makes a named pipe, and its parent directories.

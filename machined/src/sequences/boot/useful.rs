@@ -1,5 +1,6 @@
 //! The second half of a boot: all that the config asks for, after the disk is there.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,13 +28,16 @@ use crate::sequences::{Phase, Sequence, Task};
 use crate::services::Cgroup;
 use crate::status;
 use crate::upgrade::trial::RecordStep;
-use crate::upgrade::{FailedImages, ReleaseOrigin, UpgradeRecord};
+use crate::upgrade::{FailedImages, Handover, ReleaseOrigin, UpgradeRecord};
 
 /// Time before init's deadline at which the wait for a disk ends: a version on trial then has time to note the reason and to reboot.
 const BEFORE_TRY_AGAIN: Duration = Duration::from_secs(20);
 
 /// Why a container that was to live through the upgrade does not.
 const ENDED_BY_INIT: &str = "was ended by init with the generation before: beside it the machine did not look freshly booted; the console says by what";
+
+/// The begin of what is told of a container that the generation before has ended.
+const ENDED_BEFORE: &str = "was ended with the generation before";
 
 /// Returns the sequence. The record of an upgrade that this boot has to finish, if there is one, is sent to `tried`.
 pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Sequence {
@@ -47,7 +51,7 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
     let keep = Keep::at_start(boot.start, is_handed_over);
     let step = boot.early.record_step(boot.start);
     let keeps_workloads = machine.generation.keeps_workloads;
-    let ended = ended_by_init(boot.start, keeps_workloads, &boot.handover.left_running);
+    let ended = why_ended(boot.start, keeps_workloads, &boot.handover);
     // A machined that starts again may find an older hand-over, whose processes are of no interest any more.
     if matches!(boot.start, StartReason::Next | StartReason::Rollback) {
         machine.init.note_earlier_exits(&boot.handover.exits);
@@ -72,7 +76,7 @@ pub(super) fn sequence(boot: &Boot, tried: oneshot::Sender<UpgradeRecord>) -> Se
         ),
         Phase::of(
             "startServices",
-            start_services(machine.clone(), boot.start, ended.to_vec()),
+            start_services(machine.clone(), boot.start, ended),
         ),
     ];
     Sequence {
@@ -183,19 +187,27 @@ async fn apply_settings(machine: Arc<Machine>) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Returns the containers that were left running for this generation, and that init has ended all the same, at an upgrade or when it went
-/// back to this version.
-fn ended_by_init(start: StartReason, keeps_workloads: bool, left: &[String]) -> &[String] {
-    match start {
-        StartReason::Next | StartReason::Rollback if !keeps_workloads => left,
-        _ => &[],
+/// Returns the containers that ran before this generation and do not live on, each with the reason to tell: those that were ended for the
+/// upgrade, and those that were left running and that init has ended all the same, at the upgrade or when it went back to this version.
+fn why_ended(
+    start: StartReason,
+    keeps_workloads: bool,
+    handover: &Handover,
+) -> BTreeMap<String, String> {
+    if !matches!(start, StartReason::Next | StartReason::Rollback) {
+        return BTreeMap::new();
     }
+    let ended = handover.ended.iter();
+    let ended = ended.map(|(name, why)| (name.clone(), format!("{ENDED_BEFORE}: {why}")));
+    let left = handover.left_running.iter().filter(|_| !keeps_workloads);
+    let by_init = left.map(|name| (name.clone(), ENDED_BY_INIT.to_owned()));
+    ended.chain(by_init).collect()
 }
 
 async fn start_services(
     machine: Arc<Machine>,
     start: StartReason,
-    ended_by_init: Vec<String>,
+    ended: BTreeMap<String, String>,
 ) -> anyhow::Result<()> {
     let Some(configured) = machine.config() else {
         return Ok(());
@@ -221,10 +233,9 @@ async fn start_services(
         if machine.services.get(container.name.as_str()).is_none() {
             let definition = intent::service(&machine, &configured, container)?;
             let service = machine.services.add(definition)?;
-            if ended_by_init.iter().any(|it| container.name.as_str() == it) {
-                machine
-                    .services
-                    .tell(container.name.as_str(), ENDED_BY_INIT);
+            let name = container.name.as_str();
+            if let Some(why) = ended.get(name) {
+                machine.services.tell(name, why);
             }
             service.start();
         }
@@ -237,18 +248,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_end_by_init_is_told_after_an_upgrade_and_after_a_rollback() {
-        let left = ["web".to_owned()];
-        for (start, keeps_workloads, is_told) in [
-            (StartReason::Next, false, true),
-            (StartReason::Rollback, false, true),
-            (StartReason::Next, true, false),
-            (StartReason::Rollback, true, false),
-            (StartReason::Boot, false, false),
-            (StartReason::Restart, false, false),
+    fn an_end_is_told_after_an_upgrade_and_after_a_rollback() {
+        let handover = Handover {
+            left_running: vec!["web".to_owned()],
+            ended: [("db".to_owned(), "it mounts \"/etc\"".to_owned())].into(),
+            ..Handover::default()
+        };
+        let in_order = "was ended with the generation before: it mounts \"/etc\"";
+        for (start, keeps_workloads, is_told, by_init) in [
+            (StartReason::Next, false, true, true),
+            (StartReason::Rollback, false, true, true),
+            (StartReason::Next, true, true, false),
+            (StartReason::Rollback, true, true, false),
+            (StartReason::Boot, false, false, false),
+            (StartReason::Restart, false, false, false),
         ] {
-            let told = ended_by_init(start, keeps_workloads, &left);
-            assert_eq!(!told.is_empty(), is_told, "{start:?} {keeps_workloads}");
+            let told = why_ended(start, keeps_workloads, &handover);
+            let told = |name: &str| told.get(name).map(String::as_str);
+            let case = format!("{start:?} {keeps_workloads}");
+            assert_eq!(told("db"), is_told.then_some(in_order), "{case}");
+            assert_eq!(told("web"), by_init.then_some(ENDED_BY_INIT), "{case}");
         }
     }
 }

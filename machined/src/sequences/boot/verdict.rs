@@ -149,7 +149,7 @@ async fn keep(boot: &Boot, commit: Commit) {
         tracing::error!("a new boot loader is not put in place: {error:#}");
     }
     boot.current_handover.prove();
-    machine.left_sockets.forget(&machine.init).await;
+    machine.left_sockets.prove();
     let finished = trial_record::finish(machine, commit.bless, commit.upgrade.as_ref()).await;
     if let Err(error) = finished {
         bless_retry::start(machine, commit.bless, &error);
@@ -200,7 +200,7 @@ async fn kept_until(
 async fn try_again(machine: &Arc<Machine>, record: UpgradeRecord, reason: &str) {
     let version = record.upgrade.to.clone();
     tracing::error!("{version} is not healthy, the machine reboots: {reason}");
-    if let Err(error) = trial_record::note_failure(machine, record, reason) {
+    if let Err(error) = trial_record::note_failure(machine, record, reason).await {
         tracing::error!("the reason is lost: {error:#}");
     }
     machine.enter(MachineStage::Rebooting);

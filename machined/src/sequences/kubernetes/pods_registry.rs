@@ -10,14 +10,13 @@
 use std::collections::BTreeSet;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 use tokio::task::JoinHandle;
 
 use crate::base::blocking_io::{self, ANSWER};
-use crate::base::lock::Lock as _;
 use crate::kubernetes::PODS_REGISTRY;
 use crate::left_sockets::{LeftSockets, Socket};
 use crate::machine::Machine;
@@ -124,7 +123,7 @@ impl PodsRegistry {
             ),
         };
         if let Some(listener) = &self.place.listener {
-            *machine.images_port.locked() = Arc::downgrade(listener);
+            machine.images_port.send_replace(Arc::downgrade(listener));
         }
         let offering = {
             let machine = machine.clone();
@@ -135,6 +134,7 @@ impl PodsRegistry {
         self.served = wanted;
         let Some((listener, (offer, registries))) = listener.zip(offered) else {
             self.place = Place::default();
+            machine.images_port.send_replace(Weak::new());
             return Ok(BTreeSet::new());
         };
         tracing::info!(

@@ -69,8 +69,10 @@ async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
         load_disk_drivers(machine).await?;
     }
     let mut mounted = machine.disk.mount(&spec).await;
-    // Containers that live on keep a damaged file system from being repaired. Keeping them may not cost the machine its disk.
+    // Containers that live on keep a damaged file system from being repaired. Keeping them may not cost the machine its disk; without the disk they
+    // could not start again.
     if let Err(error) = &mounted
+        && error.may_be_due_to_users()
         && intent::end_living_containers(
             machine,
             &format!("the disk cannot be mounted beside it: {error}"),

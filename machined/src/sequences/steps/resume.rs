@@ -20,6 +20,7 @@ pub(in crate::sequences) async fn go_on(machine: &Arc<Machine>) {
     os_extensions::settle(machine).await;
     // The sequence may have interrupted a boot that had not begun with it.
     attend(machine);
+    machine.left_sockets.prove();
     machine.services.start_workloads();
     machine.enter(MachineStage::Running);
 }

@@ -33,7 +33,7 @@ pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &
 }
 
 async fn until_blessed(machine: &Machine, bless: Bless) {
-    let record = recorded(machine);
+    let record = recorded(machine).await;
     for failures in 1.. {
         tokio::time::sleep(PAUSES.after(failures)).await;
         let Ok(_lock) = machine.lock_operation(Operation::BlessBootEntry) else {
@@ -43,7 +43,8 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
             tracing::info!("another operation has had the boot entry of this version blessed");
             return;
         }
-        if recorded(machine).is_some_and(|now| record.as_ref() != Some(&now)) {
+        let now = recorded(machine).await;
+        if now.is_some_and(|now| record.as_ref() != Some(&now)) {
             tracing::warn!("another upgrade has come: this version is not blessed any more");
             return;
         }
@@ -63,6 +64,6 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
 }
 
 /// Returns the record of the upgrade under way, if STATE can be read.
-fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
-    trial_record::record(machine).ok().flatten()
+async fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
+    trial_record::record(machine).await.ok().flatten()
 }

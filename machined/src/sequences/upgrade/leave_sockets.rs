@@ -1,9 +1,7 @@
 //! Leaves the listening sockets besides the API's to the next generation (`left_sockets`).
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Weak;
 
-use crate::base::lock::Lock as _;
 use crate::left_sockets::{Socket, have_room};
 use crate::machine::{Configured, Machine};
 use crate::upgrade::InstallerOutput;
@@ -28,8 +26,8 @@ pub(super) async fn leave(
 }
 
 /// Copies the sockets that are open.
-fn open(machine: &Machine) -> Vec<(Socket, OwnedFd)> {
-    let images = Weak::upgrade(&machine.images_port.locked());
+pub(in crate::sequences) fn open(machine: &Machine) -> Vec<(Socket, OwnedFd)> {
+    let images = machine.images_port.borrow().upgrade();
     let copies = [
         (
             Socket::Workers,
@@ -79,7 +77,7 @@ mod tests {
             Some(spec)
         ));
         let images = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
-        *machine.images_port.locked() = Arc::downgrade(&images);
+        machine.images_port.send_replace(Arc::downgrade(&images));
         let sockets = |machine| -> Vec<Socket> {
             let open = open(machine).into_iter();
             open.map(|(socket, _)| socket).collect()

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use anyhow::Context as _;
 
+use super::trial_record::with_state;
 use crate::disk::Users;
 use crate::machine::Machine;
 use crate::sequences::Phase;
@@ -25,18 +26,20 @@ pub(super) async fn check(machine: &Machine, request: &UpgradeRequest) -> Result
 }
 
 /// Writes the mark: from now on the next boot into this version erases EPHEMERAL.
-pub(super) fn mark(machine: &Machine, version: &str) -> anyhow::Result<()> {
-    let state = machine.disk.state().context("STATE is not mounted")?;
+pub(super) async fn mark(machine: &Machine, version: &str) -> anyhow::Result<()> {
     let mark = Replacement {
         version: version.to_owned(),
         begun_in: machine.generation.kernel_boot_id.to_string(),
     };
-    mark.save(state).context("note the replacement on STATE")
+    let marked = with_state(machine.disk.state(), move |state| mark.save(state)).await;
+    let marked = marked.context("note the replacement on STATE")?;
+    marked.context("STATE is not mounted")
 }
 
 /// Takes the mark back: the machine goes on with its data.
-pub(super) fn unmark(machine: &Machine) -> anyhow::Result<()> {
-    machine.disk.state().map_or(Ok(()), Replacement::remove)
+pub(super) async fn unmark(machine: &Machine) -> anyhow::Result<()> {
+    let unmarked = with_state(machine.disk.state(), Replacement::remove).await;
+    unmarked.map(drop)
 }
 
 /// Unmounts the disk, and erases EPHEMERAL.

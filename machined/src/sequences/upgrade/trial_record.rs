@@ -1,10 +1,13 @@
 //! The record of the upgrade under way, on STATE, and the boot entry that it names: gathers the facts that a boot needs about them, and
 //! changes both together as the upgrade goes on, succeeds or fails. `upgrade::trial` makes the decisions.
 
-use anyhow::Context as _;
+use std::path::Path;
+
+use anyhow::{Context as _, ensure};
 use instar_esp::EntryName;
 
 use super::committed;
+use crate::base::blocking_io::{self, ANSWER};
 use crate::init_link::StartReason;
 use crate::machine::Machine;
 use crate::sequences::emit_failure;
@@ -25,7 +28,7 @@ pub(super) const UNBLESSED: &str = "boot entry";
 pub(in crate::sequences) async fn load_record(
     machine: &Machine,
 ) -> anyhow::Result<Option<UpgradeRecord>> {
-    let Some(record) = record(machine)? else {
+    let Some(record) = record(machine).await? else {
         return Ok(None);
     };
     let version = &record.upgrade.to;
@@ -36,12 +39,12 @@ pub(in crate::sequences) async fn load_record(
         }
         RecordedUpgrade::TakenBack => {
             tracing::info!("the upgrade to {version} was taken back");
-            remove_record(machine)?;
+            remove_record(machine).await?;
         }
         RecordedUpgrade::Kept => {
             tracing::info!("the upgrade to {version} was kept");
             committed::note(machine, Some(&record.upgrade)).await;
-            remove_record(machine)?;
+            remove_record(machine).await?;
         }
         RecordedUpgrade::Failed => {
             tell_failure(machine, &record);
@@ -124,7 +127,7 @@ pub(in crate::sequences) async fn of_counted_start(
     let entry = entry.filter(|_| trial::is_counted(counter, now))?;
     tracing::info!("the boot loader counts this start of {}", entry.version);
     let order = Some(entry.order);
-    match record(machine) {
+    match record(machine).await {
         Ok(Some(record)) if record.upgrade.boot_entry == order => return Some(record),
         Ok(_) => {}
         Err(error) => tracing::error!("nobody knows who asked for this version: {error:#}"),
@@ -180,14 +183,14 @@ pub(in crate::sequences) async fn of_counted_start_without_config(
 }
 
 /// Notes on STATE why this try failed.
-pub(in crate::sequences) fn note_failure(
+pub(in crate::sequences) async fn note_failure(
     machine: &Machine,
     mut record: UpgradeRecord,
     reason: &str,
 ) -> anyhow::Result<()> {
-    let state = machine.disk.state().context("STATE is not mounted")?;
     record.failures.push(reason.to_owned());
-    record.save(state)
+    ensure!(save(machine, &record).await?, "STATE is not mounted");
+    Ok(())
 }
 
 /// Keeps the running version: blesses its boot entry, notes what the commit leaves on the machine, and removes the record of its upgrade.
@@ -197,7 +200,7 @@ pub(in crate::sequences) async fn finish(
     bless: Bless,
     upgrade: Option<&PendingUpgrade>,
 ) -> anyhow::Result<()> {
-    let record = match record(machine) {
+    let record = match record(machine).await {
         Err(error) if !bless.gives_way_to_a_record() => {
             tracing::error!("nobody knows who asked for this version: {error:#}");
             None
@@ -217,7 +220,7 @@ pub(in crate::sequences) async fn finish(
     }
     // Before the record goes: after a power cut the next boot finds it, and notes the same.
     committed::note(machine, upgrade).await;
-    remove_record(machine)
+    remove_record(machine).await
 }
 
 /// Removes the version of a failed upgrade, so that no boot tries it again.
@@ -230,7 +233,7 @@ pub(in crate::sequences) async fn give_up(
     {
         boot_assets::forget(&installed, order).await?;
     }
-    remove_record(machine)
+    remove_record(machine).await
 }
 
 /// Removes a version that waits for its first boot: another one takes its place. The record may be that of the running version instead, which
@@ -272,7 +275,7 @@ async fn end_kept(machine: &Machine, upgrade: &PendingUpgrade) -> anyhow::Result
             )));
         }
     }
-    remove_record(machine)
+    remove_record(machine).await
 }
 
 /// Returns the upgrade that waits for its first start.
@@ -298,7 +301,7 @@ pub(in crate::sequences) async fn tried_next(
 async fn recorded_version(
     machine: &Machine,
 ) -> anyhow::Result<Option<(UpgradeRecord, RecordedVersion)>> {
-    let Some(record) = record(machine)? else {
+    let Some(record) = record(machine).await? else {
         return Ok(None);
     };
     let installed = boot_assets::installed(machine).await?;
@@ -315,18 +318,17 @@ pub(in crate::sequences) async fn mark_started(
     up: Vec<String>,
     actor: &ActorId,
 ) -> anyhow::Result<bool> {
-    let (Some(mut record), Some(state)) = (tried_next(machine).await?, machine.disk.state()) else {
+    let Some(mut record) = tried_next(machine).await? else {
         return Ok(false);
     };
     record.services_up = up;
     record.upgrade.actor = actor.clone();
-    record.save(state)?;
-    Ok(true)
+    save(machine, &record).await
 }
 
 /// Removes the version that the record names, if there is a record.
 pub(in crate::sequences) async fn give_up_last(machine: &Machine) -> anyhow::Result<()> {
-    match record(machine)? {
+    match record(machine).await? {
         Some(record) => give_up(machine, &record.upgrade).await,
         None => Ok(()),
     }
@@ -337,7 +339,7 @@ pub(in crate::sequences) async fn withdraw(
     machine: &Machine,
     pending: &PendingUpgrade,
 ) -> anyhow::Result<()> {
-    match record(machine)? {
+    match record(machine).await? {
         Some(record) if is_same(&record.upgrade, pending) => {
             give_up(machine, &record.upgrade).await
         }
@@ -352,11 +354,61 @@ fn is_same(recorded: &PendingUpgrade, pending: &PendingUpgrade) -> bool {
 }
 
 /// Returns the record of the upgrade under way; None without one, or while STATE is not mounted.
-pub(in crate::sequences) fn record(machine: &Machine) -> anyhow::Result<Option<UpgradeRecord>> {
-    machine.disk.state().map_or(Ok(None), UpgradeRecord::load)
+pub(in crate::sequences) async fn record(
+    machine: &Machine,
+) -> anyhow::Result<Option<UpgradeRecord>> {
+    let found = with_state(machine.disk.state(), UpgradeRecord::load).await?;
+    Ok(found.flatten())
+}
+
+/// Writes the record of the upgrade under way; returns false while STATE is not mounted.
+pub(super) async fn save(machine: &Machine, record: &UpgradeRecord) -> anyhow::Result<bool> {
+    let record = record.clone();
+    let saved = with_state(machine.disk.state(), move |state| record.save(state)).await?;
+    Ok(saved.is_some())
 }
 
 /// Removes the record: no upgrade is under way any more.
-pub(in crate::sequences) fn remove_record(machine: &Machine) -> anyhow::Result<()> {
-    machine.disk.state().map_or(Ok(()), UpgradeRecord::remove)
+pub(in crate::sequences) async fn remove_record(machine: &Machine) -> anyhow::Result<()> {
+    let removed = with_state(machine.disk.state(), UpgradeRecord::remove).await;
+    removed.map(drop)
+}
+
+/// Works with files of STATE, if it is mounted, on a thread: a disk that is silent holds up neither the API nor a reboot by force.
+pub(super) async fn with_state<T: Send + 'static>(
+    state: Option<&Path>,
+    work: impl FnOnce(&Path) -> anyhow::Result<T> + Send + 'static,
+) -> anyhow::Result<Option<T>> {
+    let Some(state) = state.map(Path::to_owned) else {
+        return Ok(None);
+    };
+    let done = blocking_io::within(ANSWER, move || work(&state)).await?;
+    done.map(Some)
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::state_partition::UPGRADE;
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+    use std::time::Duration;
+
+    #[tokio::test]
+    async fn a_silent_disk_holds_up_nobody_but_who_asks_it() {
+        let state = tempfile::tempdir().unwrap();
+        let none = with_state(None, UpgradeRecord::load).await.unwrap();
+        assert_eq!(none, None);
+        let found = with_state(Some(state.path()), UpgradeRecord::load).await;
+        assert_eq!(found.unwrap(), Some(None));
+
+        // Whoever opens a pipe waits for its other end.
+        let file = state.path().join(UPGRADE.name);
+        mknodat(CWD, file.as_path(), FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let asked = with_state(Some(state.path()), UpgradeRecord::load);
+        let limit = Duration::from_millis(20);
+        assert!(tokio::time::timeout(limit, asked).await.is_err());
+        // The thread ends with this.
+        std::fs::write(&file, "").unwrap();
+    }
 }

@@ -37,6 +37,9 @@ async fn who_ends_with_an_upgrade_is_told_so_once_and_before() {
     assert_eq!(ends.status().phase, Phase::Running);
     services.leave_workloads(None, &KEPT).await;
     assert_eq!(services.left(), ["lives"]);
+    // The next generation tells it as well.
+    let why = ("ends".to_owned(), "it mounts the system".to_owned());
+    assert_eq!(services.ended(), BTreeMap::from([why]));
     let told = messages(&ends);
     assert_eq!(
         told[2..],

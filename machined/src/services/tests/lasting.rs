@@ -24,6 +24,8 @@ pub(super) struct Lasting {
     pub(super) had_log: Arc<Mutex<bool>>,
     /// How many of its processes the kernel has killed for lack of memory.
     pub(super) memory_kills: u64,
+    /// Whether there is room for its record while it is looked after.
+    pub(super) has_room: bool,
 }
 
 impl Workload for Lasting {
@@ -56,6 +58,10 @@ impl Workload for Lasting {
     }
     fn memory_kills(&self) -> u64 {
         self.memory_kills
+    }
+    fn note_record(&self, record: &str) -> anyhow::Result<()> {
+        anyhow::ensure!(self.has_room, "there is no room");
+        self.leave_record(record)
     }
     fn leave_record(&self, record: &str) -> anyhow::Result<()> {
         *self.record.locked() = Some(record.as_bytes().to_vec());

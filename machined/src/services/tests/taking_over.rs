@@ -33,6 +33,35 @@ async fn the_past_of_one_that_lives_on_is_known_to_the_next_machined() {
     assert!(messages(&before.get("web").unwrap()).len() == 3);
 }
 
+/// Nobody has told it to leave anything.
+#[tokio::test(start_paused = true)]
+async fn the_past_of_one_that_runs_is_known_after_machined_has_died() {
+    for has_room in [true, false] {
+        let mut workload = Lasting {
+            has_room,
+            ..Lasting::default()
+        };
+        let died = services();
+        let service = died.add(of_lasting("web", &workload)).unwrap();
+        service.start();
+        service.up().await;
+        workload.runs = true;
+        let again = services();
+        let service = again.add_living(of_lasting("web", &workload)).unwrap();
+        again.attend();
+        service.up().await;
+        let all = [
+            "preparing",
+            "starting",
+            "started as process 1",
+            "lives on as process 1",
+            "taken over as process 1",
+        ];
+        let known = if has_room { &all[..] } else { &all[3..] };
+        assert_eq!(messages(&service), known);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn one_whose_past_cannot_be_read_is_taken_over_all_the_same() {
     for record in ["", "{", "{\"version\":99}", "{\"version\":1}"] {
