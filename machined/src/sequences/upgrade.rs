@@ -1,4 +1,4 @@
-//! The upgrade: all checks that can refuse it come first; then services stop, the installer runs, and the next generation starts, or the
+//! The upgrade: all checks that can refuse it come first; then the installer runs, services stop, and the next generation starts, or the
 //! machine reboots.
 
 mod ahead;
@@ -362,14 +362,12 @@ fn phases(
     let next = configured.clone();
     let install = install(machine.clone(), checked, record, next, delivered);
     let install = Phase::of("upgrade", install);
-    let mut phases = match path {
-        // Services keep running while the installer does.
-        Route::Soft => vec![
-            install,
-            stop::stop_for_next_generation(machine, configured.clone()),
-        ],
-        Route::Reboot(_) => vec![stop::stop_services(machine, Urgency::Waits), install],
+    let stop = match path {
+        Route::Soft => stop::stop_for_next_generation(machine, configured.clone()),
+        Route::Reboot(_) => stop::stop_services(machine, Urgency::Waits),
     };
+    // Services keep running while the installer does, and nothing has ended if it fails.
+    let mut phases = vec![install, stop];
     match mode {
         UpgradeMode::Replace => phases.extend(replace::phases(machine)),
         UpgradeMode::Quickest | UpgradeMode::Reboot | UpgradeMode::Kexec => {
