@@ -239,10 +239,10 @@ fn kubelet_ends_its_pods_before_anything_else_ends() {
         "ExecStart=/bin/sh -c 'trap \"echo kubelet ends >> /instar/told; exit 0\" TERM; {}; while :; do sleep 0.1; done'\n",
         "echo kubelet starts >> /instar/told"
     );
+    node.base("usr/lib/instar/logind", teller);
     node.extension(
         Extension::new("a")
             .service("kubelet", "", &kubelet)
-            .file("usr/lib/instar/logind", teller)
             .file("usr/bin/tell-ready", node::TELL_READY),
     );
     node.shutdown_seconds(20);

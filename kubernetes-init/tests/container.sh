@@ -1,5 +1,6 @@
 # Makes a container's surroundings and becomes kubernetes-init in them: CGROUPS ROOT DIRECTORY PROGRAM.
 # It starts itself again, in a cgroup and namespaces of its own, and removes the cgroup at the end.
+# The base is /usr of this machine, with the files of DIRECTORY/base/usr over it if there are any.
 set -eu
 cgroups=$1 root=$2 directory=$3 program=$4
 if [ "${CGROUP:-}" = "" ]; then
@@ -16,7 +17,11 @@ fi
 mount -t tmpfs none "$root"
 cd "$root"
 mkdir usr proc sys dev run tmp etc opt instar
-mount --bind /usr usr
+if [ -d "$directory/base/usr" ]; then
+    mount -t overlay none -o "lowerdir=$directory/base/usr:/usr" usr
+else
+    mount --bind /usr usr
+fi
 for link in bin sbin lib lib64; do ln -s "usr/$link" "$link"; done
 echo 'VERSION_ID=v0.0.1' > etc/os-release
 mount -t proc none proc

@@ -181,7 +181,7 @@ fn a_plan_shows_who_would_wait_for_whom() {
 fn a_plan_that_no_node_answers_says_why() {
     let directory = generate("127.0.0.1:1");
     let nodes =
-        (1..=4).map(|number| format!("  - {{name: n{number}, address: \"127.0.0.1:1\"}}\n"));
+        (1..=4).map(|number| format!("  - {{name: n{number}, address: \"127.0.0.1:{number}\"}}\n"));
     let file = format!("nodes:\n{}", nodes.collect::<String>());
     std::fs::write(directory.path().join("fleet.yaml"), file).unwrap();
     let mut arguments = Fleet::roll(&[]);

@@ -91,12 +91,13 @@ impl Node {
     pub(crate) fn extension(&self, extension: Extension) {
         let tree = self.directory().join("trees").join(extension.place);
         for (path, text) in extension.files {
-            let path = tree.join(path);
-            fs::create_dir_all(path.parent().unwrap()).unwrap();
-            fs::write(&path, text).unwrap();
-            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-            fs::set_permissions(&path, mode).unwrap();
+            write_program(&tree.join(path), &text);
         }
+    }
+
+    /// Adds a program of the base.
+    pub(crate) fn base(&self, path: &str, text: &str) {
+        write_program(&self.directory().join("base").join(path), text);
     }
 
     /// Adds a variable of a service to the next plan.
@@ -275,6 +276,13 @@ impl Drop for Running<'_> {
             let _ = self.child.wait();
         }
     }
+}
+
+fn write_program(path: &Path, text: &str) {
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(path, mode).unwrap();
 }
 
 fn as_root(program: &str) -> Command {

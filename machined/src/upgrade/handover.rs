@@ -311,6 +311,7 @@ mod tests {
             ("images_checked", true),
             ("services_up", false),
             ("left_running", true),
+            ("ended", true),
             ("exits", true),
             ("own_certificates", true),
             ("pinned_key", false),

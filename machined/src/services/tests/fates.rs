@@ -127,7 +127,7 @@ async fn one_that_lives_on_is_looked_after_until_the_others_have_ended() {
 async fn one_that_takes_too_long_to_end_does_not_keep_the_others_from_being_left() {
     let services = services();
     let _both = one_that_lives_and_one_that_ends(&services).await;
-    let begun = tokio::time::Instant::now();
+    let begun = Instant::now();
     services
         .leave_workloads(Some(begun + Duration::from_secs(2)), &KEPT)
         .await;
