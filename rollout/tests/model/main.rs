@@ -123,27 +123,7 @@ fn two_at_once_and_a_halt() {
             lease: false,
             budgets: Budgets {
                 ticks: 0,
-                outages: 0,
                 failures: 2,
-                ..BUDGETS
-            },
-        },
-    );
-}
-
-/// The same with two machines, of which one may lose its power: before the other one fails, or after it.
-#[test]
-fn two_at_once_and_an_outage() {
-    explore(
-        "two at once, halt",
-        Fleet {
-            machines: 2,
-            policy: policy(2, OnFailure::Halt),
-            lease: false,
-            budgets: Budgets {
-                ticks: 0,
-                failures: 2,
-                resumes: 0,
                 ..BUDGETS
             },
         },
