@@ -39,7 +39,7 @@ pub fn certificates_of_signature(signature: &[u8]) -> Option<Vec<&[u8]>> {
 
 /// Takes a value with this tag off these bytes; none if they begin with another one, or end in it.
 fn take<'a>(bytes: &mut &'a [u8], tag: u8) -> Option<Value<'a>> {
-    let all: &'a [u8] = *bytes;
+    let all: &'a [u8] = bytes;
     let first = *all.get(1)?;
     let (start, length) = match first {
         0..=0x7f => (2, usize::from(first)),
