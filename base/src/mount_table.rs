@@ -47,14 +47,17 @@ pub fn mounted_at(procfs: &Path, target: &Path) -> Option<MountPoint> {
     mounts(&table).filter(|mount| mount.at == target).last()
 }
 
-/// Returns the tables of all mount namespaces that have a process, the caller's own first. A process that ends meanwhile, or that the caller may
+/// Looks at the table of each mount namespace that has a process, the caller's own first. A process that ends meanwhile, or that the caller may
 /// not look at, is left out.
+///
+/// One table is in memory at a time: a node of Kubernetes has hundreds, some of a megabyte. A name in it may be of any bytes, as a pod gives
+/// names too, and hides no other mount.
 ///
 /// # Errors
 /// The caller's own table, or the list of processes, cannot be read.
-pub fn of_all_namespaces(procfs: &Path) -> io::Result<Vec<String>> {
+pub fn in_all_namespaces(procfs: &Path, mut look: impl FnMut(&str)) -> io::Result<()> {
     let own = procfs.join("self");
-    let mut tables = vec![fs::read_to_string(own.join("mountinfo"))?];
+    look(&String::from_utf8_lossy(&fs::read(own.join("mountinfo"))?));
     let mut seen: BTreeSet<PathBuf> = fs::read_link(own.join("ns/mnt")).into_iter().collect();
     for entry in fs::read_dir(procfs)? {
         let process = entry?.path();
@@ -62,13 +65,13 @@ pub fn of_all_namespaces(procfs: &Path) -> io::Result<Vec<String>> {
             continue;
         };
         if !seen.contains(&namespace)
-            && let Ok(table) = fs::read_to_string(process.join("mountinfo"))
+            && let Ok(table) = fs::read(process.join("mountinfo"))
         {
             seen.insert(namespace);
-            tables.push(table);
+            look(&String::from_utf8_lossy(&table));
         }
     }
-    Ok(tables)
+    Ok(())
 }
 
 /// Returns whether a filesystem is mounted at `target`.
@@ -203,14 +206,17 @@ mod tests {
         for (process, namespace) in [("self", 1), ("1", 1), ("7", 2), ("8", 2), ("9", 3)] {
             let process = procfs.path().join(process);
             fs::create_dir_all(process.join("ns"))?;
-            fs::write(process.join("mountinfo"), format!("of {namespace}"))?;
+            // A pod may give a mount any name.
+            let table = [format!("of {namespace} ").as_bytes(), &[0xff]].concat();
+            fs::write(process.join("mountinfo"), table)?;
             std::os::unix::fs::symlink(format!("mnt:[{namespace}]"), process.join("ns/mnt"))?;
         }
         fs::write(procfs.path().join("version"), "")?;
         // It has ended.
         fs::remove_file(procfs.path().join("9/mountinfo"))?;
-        let tables = of_all_namespaces(procfs.path())?;
-        assert_eq!(tables, ["of 1", "of 2"]);
+        let mut tables = Vec::new();
+        in_all_namespaces(procfs.path(), |table| tables.push(table.to_owned()))?;
+        assert_eq!(tables, ["of 1 \u{fffd}", "of 2 \u{fffd}"]);
         Ok(())
     }
 

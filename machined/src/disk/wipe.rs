@@ -5,6 +5,7 @@ use std::{
     fs::File,
     io::{self, Seek, SeekFrom},
     path::{Path, PathBuf},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -25,6 +26,10 @@ const HEAD: u64 = 4096;
 const PIECE: u64 = 256 * 1024 * 1024;
 /// Interval of progress lines in the log: a disk that must be overwritten takes hours.
 const PROGRESS: Duration = Duration::from_secs(30);
+/// Time limit for those who have a partition mounted for a moment: the EFI system partition, while the UKIs on it are read.
+const IN_USE: Duration = Duration::from_secs(60);
+/// Interval between two tries meanwhile.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// The part of the disk to erase.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,6 +64,12 @@ pub enum WipeError {
     },
 }
 
+impl WipeError {
+    fn is_busy(&self) -> bool {
+        matches!(self, Self::Open(error) if error.is_busy())
+    }
+}
+
 /// Erases the disk or partitions. First marks every partition, then erases the beginning of each (and the table of a disk), so
 /// that no partition counts as complete after a power cut; the marks stay until the rest is erased.
 pub(super) fn wipe(disk: &Path, what: &Wipe) -> Result<(), WipeError> {
@@ -71,7 +82,7 @@ pub(super) fn wipe(disk: &Path, what: &Wipe) -> Result<(), WipeError> {
 fn wipe_partitions(devices: Vec<PathBuf>) -> Result<(), WipeError> {
     let mut opened = Vec::new();
     for path in devices {
-        opened.push(Opened::of(path)?);
+        opened.push(once_free(|| Opened::of(path.clone()))?);
     }
     for it in &opened {
         it.mark(it.size)?;
@@ -92,7 +103,7 @@ fn wipe_disk(disk: &Path) -> Result<(), WipeError> {
         (Content::Ours(table), _) => table.partitions,
         _ => Vec::new(),
     };
-    let disk = Opened::of(disk.to_owned())?;
+    let disk = once_free(|| Opened::of(disk.to_owned()))?;
     info!("erasing {}", disk.path.display());
     for partition in &table {
         disk.mark(partition.start + partition.length)?;
@@ -102,6 +113,17 @@ fn wipe_disk(disk: &Path) -> Result<(), WipeError> {
     }
     disk.erase_ends()?;
     disk.erase(0, disk.size)
+}
+
+/// Opens a device of the machine's own disk, if need be once nobody has it mounted any more: services have been stopped for this.
+fn once_free<T>(mut open: impl FnMut() -> Result<T, WipeError>) -> Result<T, WipeError> {
+    let begun = Instant::now();
+    loop {
+        match open() {
+            Err(error) if error.is_busy() && begun.elapsed() < IN_USE => thread::sleep(AGAIN),
+            opened => return opened,
+        }
+    }
 }
 
 /// A disk or partition that is open exclusively.
@@ -181,4 +203,37 @@ fn partitions(disk: &Path, labels: &BTreeSet<Label>) -> Result<Vec<PathBuf>, Wip
     Ok(named
         .map(|partition| partition_path(disk, partition.number))
         .collect())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    fn refusal(kind: io::ErrorKind) -> WipeError {
+        WipeError::Open(ApplyError::Open {
+            disk: "/dev/vda".into(),
+            source: kind.into(),
+        })
+    }
+
+    /// A look at the versions on the disk must not fail a reset, which has stopped all services by then.
+    #[test]
+    fn a_disk_that_is_looked_at_is_waited_for_and_no_other_error() {
+        let mut tries = 0;
+        let opened = once_free(|| {
+            tries += 1;
+            match tries {
+                3 => Ok("open"),
+                _ => Err(refusal(io::ErrorKind::ResourceBusy)),
+            }
+        });
+        assert_eq!((opened.unwrap(), tries), ("open", 3));
+        let mut tries = 0;
+        let gone = once_free(|| -> Result<(), WipeError> {
+            tries += 1;
+            Err(refusal(io::ErrorKind::NotFound))
+        });
+        assert!(gone.is_err() && tries == 1);
+    }
 }

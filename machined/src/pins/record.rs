@@ -276,6 +276,17 @@ impl Pins {
         }
     }
 
+    /// Forgets the upgrade that was prepared, unless another one has taken its place. Its images stay pinned.
+    pub async fn forget_prepared(&self, prepared: &Preparation) {
+        let forgotten = {
+            let preparation = &mut self.kept.lock().preparation;
+            preparation.take_if(|known| *known == *prepared)
+        };
+        if forgotten.is_some() {
+            self.wishes_changed().await;
+        }
+    }
+
     /// Takes a caller's pin back; returns whether there was one. An upgrade that needs it is not prepared any more.
     pub async fn unpin(&self, image: &ImageReference) -> bool {
         let was_there = {
@@ -568,6 +579,20 @@ mod tests {
         let committed = Some(next.digest);
         assert_eq!(booted().release("v0.2.0", committed).await, 2);
         assert!(names(&booted(), &none).is_empty());
+    }
+
+    /// It was asked for while the disk was asked about the one before.
+    #[tokio::test]
+    async fn a_preparation_is_not_forgotten_with_the_one_whose_place_it_has_taken() {
+        let pins = Pins::default();
+        let before = of_upgrade("v0.2.0", "v0.1.0", "r.io/os:v2");
+        let after = of_upgrade("v0.3.0", "v0.1.0", "r.io/os:v3");
+        pins.prepare(before.clone(), Vec::new()).await.unwrap();
+        pins.prepare(after.clone(), Vec::new()).await.unwrap();
+        pins.forget_prepared(&before).await;
+        assert_eq!(pins.preparation(), Some(after.clone()));
+        pins.forget_prepared(&after).await;
+        assert_eq!(pins.preparation(), None);
     }
 
     #[tokio::test]

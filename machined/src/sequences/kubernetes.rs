@@ -101,6 +101,7 @@ pub async fn keep(machine: Arc<Machine>) {
             }
             None => {
                 keeper = None;
+                pods_registry::tell_closed(&machine);
                 show_nothing(&machine);
                 for socket in [Socket::Pods, Socket::ImagesForPods] {
                     machine.left_sockets.close(socket);

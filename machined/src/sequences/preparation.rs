@@ -55,7 +55,8 @@ pub(super) async fn end_if_gone(machine: &Machine) {
         "{} was prepared and waits for no start any more; its images stay pinned until an upgrade has been committed",
         preparation.version
     );
-    machine.pins.forget_preparation().await;
+    // Another one may have been asked for while the disk answered.
+    machine.pins.forget_prepared(&preparation).await;
 }
 
 /// Puts the version beside the running one; returns the time until the next try, if there has to be one.

@@ -97,7 +97,7 @@ impl ImageStore {
     }
 
     /// Moves an image out of the store in one step.
-    fn put_away(&self, digest: Digest) -> Result<PathBuf, StoreError> {
+    pub(super) fn put_away(&self, digest: Digest) -> Result<PathBuf, StoreError> {
         let place = self.place(digest);
         let removed = self.temporary(REMOVED, digest);
         match fs::rename(&place, &removed) {
@@ -181,10 +181,10 @@ impl ImageStore {
     /// The images that overlays are mounted over. A running container has its root in a mount namespace of its own, and nowhere else.
     pub(super) fn mounted(&self) -> Result<BTreeSet<Digest>, StoreError> {
         let procfs = Path::new("/proc");
-        let tables = mount_table::of_all_namespaces(procfs).map_err(failed("reading", procfs))?;
-        let images = self.images();
-        let mounted = tables.iter().flat_map(|table| lower_images(table, &images));
-        Ok(mounted.collect())
+        let (images, mut mounted) = (self.images(), BTreeSet::new());
+        let look = |table: &str| mounted.extend(lower_images(table, &images));
+        mount_table::in_all_namespaces(procfs, look).map_err(failed("reading", procfs))?;
+        Ok(mounted)
     }
 }
 

@@ -55,9 +55,15 @@ impl ImageStore {
                         continue;
                     }
                 }
-                if image_of(&name).is_some_and(|image| mounted.contains(&image)) {
-                    let path = path.display();
-                    tracing::info!("a container runs from what is left of an image: {path} stays");
+                if let Some(image) = image_of(&name).filter(|image| mounted.contains(image)) {
+                    let shown = path.display();
+                    tracing::info!("a container runs from what is left of an image: {shown} stays");
+                    // Its name is free for the image that is made again: that would find no place, and the container would not start.
+                    if path == self.place(image)
+                        && let Err(error) = self.put_away(image)
+                    {
+                        tracing::error!("the image {image} cannot be made again: {error}");
+                    }
                     continue;
                 }
                 tracing::info!("removing what is left of an image: {}", path.display());

@@ -210,12 +210,28 @@ fn what_a_container_runs_from_is_not_swept_away() {
     }
     store.prepare_beside(|| Ok(BTreeSet::from([used]))).unwrap();
     let is_there = |name: &String| images.join(name).join("rootfs").exists();
-    assert!(names(used).iter().all(is_there));
+    let [place, put_away] = names(used);
+    assert!(!is_there(&place) && is_there(&put_away));
+    assert_eq!(children(&images), 2, "that of the place is put away too");
     assert!(!names(other).iter().any(is_there));
-    assert!(store.get(used).is_none());
     // Its name is not taken again.
-    let [_, put_away] = names(used);
     assert_ne!(store.temporary(REMOVED, used), images.join(put_away));
+}
+
+/// It runs on from what is left, and its next start needs the image whole.
+#[test]
+fn an_image_that_a_container_runs_from_without_its_record_is_made_again_beside_it() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let digest = add(&store, b"used", "r.io/a").digest();
+    fs::write(store.place(digest).join("image.json"), "{").unwrap();
+    let store = ImageStore::new(directory.path().to_owned(), Keeps::Blobs);
+    let mounted = || Ok(BTreeSet::from([digest]));
+    store.prepare_beside(mounted).unwrap();
+    assert!(store.get(digest).is_none());
+    let image = add(&store, b"used", "r.io/a");
+    assert_eq!(fs::read(image.rootfs().join("file")).unwrap(), b"used");
+    assert_eq!(children(&store.images()), 2);
 }
 
 #[test]

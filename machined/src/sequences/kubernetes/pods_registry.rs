@@ -134,7 +134,7 @@ impl PodsRegistry {
         self.served = wanted;
         let Some((listener, (offer, registries))) = listener.zip(offered) else {
             self.place = Place::default();
-            machine.images_port.send_replace(Weak::new());
+            tell_closed(machine);
             return Ok(BTreeSet::new());
         };
         tracing::info!(
@@ -166,6 +166,16 @@ impl Drop for PodsRegistry {
             server.abort();
         }
     }
+}
+
+/// Tells who keeps a copy of the socket that it is closed: in init's, callers would wait for ever, and nobody could listen at the address again.
+pub(super) fn tell_closed(machine: &Machine) {
+    machine.images_port.send_if_modified(|port| {
+        let closed = Weak::new();
+        let was_open = !port.ptr_eq(&closed);
+        *port = closed;
+        was_open
+    });
 }
 
 /// Returns all names of images, each with the image that it means.
@@ -204,6 +214,7 @@ mod tests {
 
     use crate::containers::registry_for_tests::SignedRegistry;
     use crate::oci::{ImageStore, Keeps, Limits};
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
 
     // No other test takes ports of this address in between.
     #[test]
@@ -243,6 +254,21 @@ mod tests {
         let early = place.listen(address, &none, begin + PAUSE / 2).unwrap_err();
         assert_eq!(early.to_string(), why);
         place.listen(address, &none, begin + PAUSE).unwrap();
+    }
+
+    /// At a machine that is a node no more, its server is given up without a word.
+    #[tokio::test]
+    async fn who_keeps_a_copy_of_the_socket_is_told_once_that_it_is_closed() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        let listener = Arc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        machine.images_port.send_replace(Arc::downgrade(&listener));
+        let mut port = machine.images_port.subscribe();
+        tell_closed(&machine);
+        assert!(port.has_changed().unwrap());
+        assert!(port.borrow_and_update().upgrade().is_none());
+        tell_closed(&machine);
+        assert!(!port.has_changed().unwrap());
     }
 
     /// Both images stay, as two bundles have brought them.

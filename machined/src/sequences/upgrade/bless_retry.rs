@@ -33,7 +33,8 @@ pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &
 }
 
 async fn until_blessed(machine: &Machine, bless: Bless) {
-    let record = recorded(machine).await;
+    let mut known = Known::default();
+    let _ = known.is_another(trial_record::record(machine).await);
     for failures in 1.. {
         tokio::time::sleep(PAUSES.after(failures)).await;
         let Ok(_lock) = machine.lock_operation(Operation::BlessBootEntry) else {
@@ -43,8 +44,7 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
             tracing::info!("another operation has had the boot entry of this version blessed");
             return;
         }
-        let now = recorded(machine).await;
-        if now.is_some_and(|now| record.as_ref() != Some(&now)) {
+        if known.is_another(trial_record::record(machine).await) {
             tracing::warn!("another upgrade has come: this version is not blessed any more");
             return;
         }
@@ -63,7 +63,60 @@ async fn until_blessed(machine: &Machine, bless: Bless) {
     }
 }
 
-/// Returns the record of the upgrade under way, if STATE can be read.
-async fn recorded(machine: &Machine) -> Option<UpgradeRecord> {
-    trial_record::record(machine).await.ok().flatten()
+/// The record of the upgrade that brought this version, as it was when it could first be read: the disk that does not take the blessing may not
+/// answer to that either. An upgrade that comes before then makes the blessing first.
+#[derive(Debug, Default)]
+struct Known(Option<Option<UpgradeRecord>>);
+
+impl Known {
+    /// Takes what was read now; returns whether it is the record of another upgrade.
+    fn is_another(&mut self, read: anyhow::Result<Option<UpgradeRecord>>) -> bool {
+        let Ok(now) = read else {
+            return false;
+        };
+        let first = self.0.get_or_insert_with(|| now.clone());
+        now.is_some() && *first != now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::upgrade::PendingUpgrade;
+
+    /// The record of the upgrade to a version; `None` if STATE does not answer.
+    fn read(to: Option<Option<&str>>) -> anyhow::Result<Option<UpgradeRecord>> {
+        let record = |to: &str| UpgradeRecord {
+            upgrade: PendingUpgrade {
+                to: to.to_owned(),
+                ..PendingUpgrade::default()
+            },
+            ..UpgradeRecord::default()
+        };
+        match to {
+            Some(to) => Ok(to.map(record)),
+            None => Err(anyhow::anyhow!("no answer within 300 s")),
+        }
+    }
+
+    /// It would stop the tries, and the next boots would use up the entry's.
+    #[test]
+    fn a_record_that_could_not_be_read_at_first_is_none_of_another_upgrade() {
+        let (silent, none) = (None, Some(None));
+        let (this, other) = (Some(Some("v0.2.0")), Some(Some("v0.3.0")));
+        for (reads, expected) in [
+            ([this, this, this], false),
+            ([silent, silent, this], false),
+            ([silent, this, this], false),
+            ([this, silent, this], false),
+            ([this, none, none], false),
+            ([this, silent, other], true),
+            ([silent, this, other], true),
+            ([none, none, other], true),
+        ] {
+            let mut known = Known::default();
+            let found = reads.map(|it| known.is_another(read(it)));
+            assert_eq!(found, [false, false, expected], "{reads:?}");
+        }
+    }
 }
