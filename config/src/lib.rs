@@ -71,6 +71,19 @@ pub struct Parsed {
 /// All errors of the config, in the order of the file: YAML that is not well-formed, an unknown kind or field, a value that does not fit
 /// its field, a setting that is given twice, a reference to a missing name.
 pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
+    read(bytes, false)
+}
+
+/// Reads a config that its machine has already: a version that checked less may have taken it. What checks of later versions refuse is left out, each
+/// with a warning. Without a config the machine would be out of reach, or never get past that version.
+///
+/// # Errors
+/// All other errors of the config, as [`parse`] finds them.
+pub fn parse_taken(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
+    read(bytes, true)
+}
+
+fn read(bytes: &[u8], is_taken: bool) -> Result<Parsed, ConfigErrors> {
     let problems = Problems::default();
     let documents = yaml::documents(bytes, MAX_CONFIG_BYTES)?;
     let documents = identified(&documents, &problems)?;
@@ -79,10 +92,15 @@ pub fn parse(bytes: &[u8]) -> Result<Parsed, ConfigErrors> {
     if let Some((config, origins)) = &config {
         validate::references(config, origins);
     }
+    let left_out = match is_taken {
+        true => problems.take_those_of_new(),
+        false => Vec::new(),
+    };
     problems.result()?;
     let (config, _) = config.ok_or_else(ConfigErrors::no_machine_document)?;
     let mut warnings = warnings::collect(&documents);
     warnings.extend(pull_warnings::collect(&documents));
+    warnings.extend(left_out.into_iter().filter_map(Warning::of_left_out));
     warnings.sort_by_key(|warning| warning.at);
     Ok(Parsed { config, warnings })
 }

@@ -93,16 +93,31 @@ impl fmt::Display for ConfigErrors {
 
 /// Collects problems while a config is read; shared by all readers.
 #[derive(Debug, Default)]
-pub(super) struct Problems(RefCell<Vec<Problem>>);
+pub(super) struct Problems {
+    all: RefCell<Vec<Problem>>,
+    /// Those that only a config which is new to its machine must not have.
+    of_new: RefCell<Vec<Problem>>,
+}
 
 impl Problems {
     pub(super) fn push(&self, problem: Problem) {
-        self.0.borrow_mut().push(problem);
+        self.all.borrow_mut().push(problem);
+    }
+
+    /// Notes a problem that a version before this one took.
+    pub(super) fn push_if_new(&self, problem: Problem) {
+        self.of_new.borrow_mut().push(problem);
+    }
+
+    /// Takes the problems out that only a new config must not have.
+    pub(super) fn take_those_of_new(&self) -> Vec<Problem> {
+        self.of_new.take()
     }
 
     /// Ok if there are no problems so far.
     pub(super) fn result(&self) -> Result<(), ConfigErrors> {
-        let mut problems = self.0.borrow().clone();
+        let mut problems = self.all.borrow().clone();
+        problems.extend(self.of_new.borrow().iter().cloned());
         if problems.is_empty() {
             return Ok(());
         }

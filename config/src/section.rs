@@ -52,18 +52,28 @@ impl<'a> Section<'a> {
 
     /// Reports that this map as a whole is wrong.
     pub(super) fn wrong(&self, message: impl Display) {
-        self.problems.push(Problem {
+        self.problems.push(self.problem(message));
+    }
+
+    fn problem(&self, message: impl Display) -> Problem {
+        Problem {
             at: Some(self.node.at),
             document: Some(self.document.to_string()),
             path: self.path.clone(),
             message: message.to_string(),
-        });
+        }
     }
 
     /// Reports that a field is wrong or missing.
     pub(super) fn wrong_field(&self, field: &str, message: impl Display) {
         self.at(self.node(field).unwrap_or(self.node), field)
             .wrong(message);
+    }
+
+    /// Reports that a field is wrong in a config that is new to its machine: one that the machine has already is read without it.
+    pub(super) fn wrong_field_if_new(&self, field: &str, message: impl Display) {
+        let at = self.at(self.node(field).unwrap_or(self.node), field);
+        self.problems.push_if_new(at.problem(message));
     }
 
     /// Whether a field sets something.
@@ -246,6 +256,12 @@ impl Scalar<'_> {
 
     pub(super) fn wrong(&self, message: impl Display) {
         self.section.wrong(message);
+    }
+
+    /// Reports that the value is wrong in a config that is new to its machine.
+    pub(super) fn wrong_if_new(&self, message: impl Display) {
+        let problem = self.section.problem(message);
+        self.section.problems.push_if_new(problem);
     }
 }
 

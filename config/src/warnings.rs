@@ -6,7 +6,7 @@ use instar_values::TimeServer;
 
 use super::{
     documents::Identified,
-    problem::Position,
+    problem::{Position, Problem},
     settings::{is_kind_served, is_served},
     shape::{Field, Shape, join},
     yaml::{Node, Value},
@@ -51,6 +51,17 @@ pub struct Warning {
     pub at: Position,
     /// The consequence for the user.
     pub message: String,
+}
+
+impl Warning {
+    /// The warning of a part of a config that was taken before there was a check for it. Problems of a part have a position.
+    pub(super) fn of_left_out(problem: Problem) -> Option<Self> {
+        Some(Warning {
+            at: problem.at?,
+            path: problem.path,
+            message: format!("{}; this is left out", problem.message),
+        })
+    }
 }
 
 impl fmt::Display for Warning {

@@ -156,9 +156,23 @@ impl Extension {
         host: Host<'_>,
         host_name: &str,
     ) -> Result<Self, Unusable> {
+        Reader { tree, name }.hides_nothing()?;
+        Self::read_taken(tree, name, host, host_name)
+    }
+
+    /// Reads and checks the tree of an extension that its node has taken already: what would hide programs of the base is not looked for. A version
+    /// without that check may have taken it, and a node that was ready with it would not be without.
+    ///
+    /// # Errors
+    /// It does not fit, or asks for what is not served; a file cannot be read.
+    pub fn read_taken(
+        tree: &Path,
+        name: &ExtensionName,
+        host: Host<'_>,
+        host_name: &str,
+    ) -> Result<Self, Unusable> {
         let reader = Reader { tree, name };
         reader.only(&["usr", "opt"])?;
-        reader.hides_nothing()?;
         reader
             .release(Hierarchy::Usr)?
             .fits(name, host, Hierarchy::Usr)?;

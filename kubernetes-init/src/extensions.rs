@@ -187,7 +187,8 @@ fn read_extension(planned: &PlannedExtension, node: &str, system: &System) -> Re
         path.is_dir(),
         "the extension {name} is not there: {tree} is no directory"
     );
-    let extension = Extension::read(path, &parsed, host, node)
+    // machined has taken it, or has it from a version that took it.
+    let extension = Extension::read_taken(path, &parsed, host, node)
         .with_context(|| format!("the extension {name} cannot be used"))?;
     Ok(Used {
         name: name.clone(),

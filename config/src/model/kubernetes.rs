@@ -220,6 +220,8 @@ pub struct ControlPlane {
     pub proxy: Option<Component>,
     /// The image of CoreDNS; `None` if the config turns it off.
     pub core_dns: Option<ImageReference>,
+    /// Whether the config names that image. Only then does CoreDNS take the place of a DNS that the cluster has from somebody else.
+    pub core_dns_is_named: bool,
     /// Objects that the cluster has by the config, in its order.
     pub manifests: Vec<Manifest>,
 }

@@ -72,6 +72,7 @@ pub(super) fn control_plane(
         etcd: component(&part("etcd", "")),
         proxy: if_named(&part("proxy", "KubeProxyConfig")),
         core_dns: core_dns(&part("coreDNS", "KubeCoreDNSConfig")),
+        core_dns_is_named: part("coreDNS", "KubeCoreDNSConfig").with("image").is_some(),
         manifests: manifests(documents),
         keys: keys?,
         endpoint,

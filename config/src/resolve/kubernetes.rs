@@ -87,7 +87,9 @@ fn prism(documents: &Documents<'_>) -> Option<u16> {
         return document.number("port", ports);
     }
     let of_machine = documents.section("features")?.section("kubePrism")?;
-    let port = of_machine.number("port", ports);
+    // Zero leaves it unset, as in Talos.
+    let is_set = of_machine.text("port") != Some("0");
+    let port = is_set.then(|| of_machine.number("port", ports)).flatten();
     let is_on = of_machine.flag("enabled") == Some(true);
     is_on.then(|| port.unwrap_or(PRISM))
 }

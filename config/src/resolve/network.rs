@@ -139,7 +139,7 @@ fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
     let to = section.parsed::<Cidr>(destination);
     let gateway: Option<IpAddr> = section.parsed("gateway");
     let is_everywhere = |to: &Cidr| to.prefix() == 0 && to.address().is_unspecified();
-    let route = RouteSpec {
+    let mut route = RouteSpec {
         // Without a gateway it alone tells the family.
         destination: to.filter(|to| gateway.is_none() || !is_everywhere(to)),
         gateway,
@@ -159,11 +159,12 @@ fn route(section: &Section<'_>, destination: &str) -> Option<RouteSpec> {
         return None;
     }
     if are_of_two_families(to.or(route.gateway), route.source) {
-        section.wrong_field(
+        section.wrong_field_if_new(
             "source",
             "the source and the route are of different families",
         );
-        return None;
+        // The kernel never had it either.
+        route.source = None;
     }
     Some(route)
 }

@@ -49,10 +49,10 @@ pub(super) fn taints<'a>(
     given.filter_map(taint).collect()
 }
 
-/// Reports what does not hold.
+/// Reports what does not hold. A machine that has such a config already goes on without it, and so does its node.
 fn demand(of: &Scalar<'_>, holds: bool, message: &str) -> Option<()> {
     if !holds {
-        of.wrong(message);
+        of.wrong_if_new(message);
     }
     holds.then_some(())
 }

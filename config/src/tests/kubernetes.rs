@@ -195,6 +195,10 @@ fn pods_find_the_api_at_the_machine_where_the_config_asks_for_it() {
             "            enabled: true\n            port: 7000\n",
             Some(7000),
         ),
+        (
+            "            enabled: true\n            port: 0\n",
+            Some(7445),
+        ),
         ("            enabled: false\n            port: 7445\n", None),
         ("            port: 7445\n", None),
     ] {
@@ -235,6 +239,30 @@ fn metadata_that_a_cluster_refuses_is_refused() {
         let errors = parse(format!("{talos}{OURS}").as_bytes()).unwrap_err();
         assert!(errors.to_string().contains(complaint), "{errors}");
     }
+}
+
+/// A version without the check has taken it, and without a config the machine would be out of reach.
+#[test]
+fn metadata_that_a_machine_has_already_is_left_out() {
+    let talos = std::fs::read_to_string(data("1.13/worker.yaml")).unwrap();
+    let machine = "machine:\n    nodeLabels: {disk: very fast, rack: b}\n    nodeTaints: {'a/b/c': NoSchedule}\n";
+    let text = format!("{}{OURS}", talos.replacen("machine:\n", machine, 1));
+    parse(text.as_bytes()).unwrap_err();
+    let taken = parse_taken(text.as_bytes()).unwrap_or_else(|errors| panic!("{errors}"));
+    let warnings = taken.warnings.iter();
+    let left_out = warnings.filter(|it| it.message.ends_with("; this is left out"));
+    let left_out: Vec<_> = left_out.map(|it| it.path.as_str()).collect();
+    assert_eq!(
+        left_out,
+        ["machine.nodeLabels.disk", "machine.nodeTaints.a/b/c"]
+    );
+    let node = taken.config.kubernetes.unwrap().node;
+    let labels: Vec<_> = node.labels.into_iter().collect();
+    assert_eq!(labels, [("rack".to_owned(), "b".to_owned())]);
+    assert!(node.taints.is_empty());
+    // All that was refused before is refused also here.
+    let wrong = text.replacen("a/b/c': NoSchedule", "a': Sometimes", 1);
+    parse_taken(wrong.as_bytes()).unwrap_err();
 }
 
 /// Fields for kubelet are JSON, which has finite numbers alone: `null` would take a field away.

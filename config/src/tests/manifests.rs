@@ -195,8 +195,12 @@ fn core_dns_runs_where_the_config_names_it_or_turns_it_on() {
         ),
         (own("enabled: false\nimage: r.io/coredns:v1"), None),
     ] {
-        let image = plane.unwrap().core_dns.map(|image| image.to_string());
+        let plane = plane.unwrap();
+        let image = plane.core_dns.as_ref().map(ToString::to_string);
         assert_eq!(image.as_deref(), expected);
+        if image.is_some() {
+            assert_eq!(plane.core_dns_is_named, expected != usual);
+        }
     }
     let errors = of_cluster("image: 'R.io/a b'").unwrap_err().to_string();
     assert!(errors.contains("cluster.coreDNS.image"), "{errors}");

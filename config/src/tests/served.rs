@@ -304,8 +304,15 @@ fn a_route_and_its_source_are_of_one_family() {
         "destination: 10.0.0.0/8, source: fd00::7",
         "gateway: fe80::1, source: 10.0.0.7",
     ] {
-        let refused = problems(&link(route));
+        let text = link(route);
+        let refused = problems(&text);
         assert!(refused.contains("routes[0].source: "), "{refused}");
+        // A machine that has it already keeps the route, and its address.
+        let taken = parse_taken(format!("{}---\n{text}", super::machine()).as_bytes());
+        let taken = taken.unwrap_or_else(|errors| panic!("{errors}"));
+        let routes = &taken.config.network.links[0].routes;
+        assert!(matches!(routes.as_slice(), [route] if route.source.is_none()));
+        assert_eq!(taken.warnings.len(), 1, "{:?}", taken.warnings);
     }
     let source = "10.0.0.7".parse().ok();
     let taken = config(&link("gateway: 10.0.0.1, source: 10.0.0.7"));

@@ -50,7 +50,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use super::*;
-    use crate::ExtensionName;
+    use crate::{Architecture, Extension, ExtensionName, Host};
 
     #[test]
     fn what_would_take_programs_from_the_node_is_refused() {
@@ -80,5 +80,20 @@ mod tests {
             let judged = reader.hides_nothing();
             assert_eq!(judged.is_err(), is_refused, "{path} {judged:?}");
         }
+    }
+
+    /// Its node was ready with it, and would not be without.
+    #[test]
+    fn one_that_a_node_has_taken_already_is_read_all_the_same() {
+        let name: ExtensionName = "kubernetes".parse().unwrap();
+        let tree = tempfile::tempdir().unwrap();
+        let releases = tree.path().join("usr/lib/extension-release.d");
+        fs::create_dir_all(&releases).unwrap();
+        fs::write(releases.join("extension-release.kubernetes"), "ID=_any\n").unwrap();
+        symlink("bin", tree.path().join("usr/sbin")).unwrap();
+        let host = Host::instar("v0.1.0", Architecture::OWN);
+        let refused = Extension::read(tree.path(), &name, host, "node-1").unwrap_err();
+        assert!(matches!(refused, Unusable::Hides { .. }), "{refused}");
+        Extension::read_taken(tree.path(), &name, host, "node-1").unwrap();
     }
 }

@@ -85,7 +85,7 @@ fn kept_besides(state: &Path, settled: Option<&Configured>) -> anyhow::Result<Op
     if settled.is_some_and(|settled| settled.text == text) {
         return Ok(None);
     }
-    let parsed = config::parse(text.as_bytes()).context("the config on STATE is unusable")?;
+    let parsed = config::parse_taken(text.as_bytes()).context("the config on STATE is unusable")?;
     Ok(Some(Configured::new(text, parsed.config)))
 }
 

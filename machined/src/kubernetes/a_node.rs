@@ -70,6 +70,7 @@ pub(super) fn plane() -> ControlPlane {
         etcd: Component::default(),
         proxy: None,
         core_dns: None,
+        core_dns_is_named: false,
         manifests: Vec::new(),
     }
 }

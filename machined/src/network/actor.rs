@@ -56,7 +56,7 @@ pub(super) struct Actor {
     listening: BTreeSet<u32>,
     cleanup: CleanupPolicy,
     ours: Ours,
-    /// Whether the last steps changed nothing.
+    /// Whether the last steps may have notifications and no end.
     is_unsettled: bool,
     last_plan: LastPlan,
     stable_name: String,
@@ -208,18 +208,21 @@ impl Actor {
             }
             if plan.steps.is_empty() {
                 problems.clear();
+                self.is_unsettled = false;
                 self.ours.remember(&desired);
                 break;
             }
             if plan == tried {
                 // None of its steps has changed anything: that takes time, or another config.
-                self.is_unsettled = problems.is_empty();
+                self.is_unsettled = has_notifications(&plan, &problems);
                 break;
             }
             self.ours.note_mtus(&plan, &kernel);
             problems = self.apply(&plan).await;
             self.ours.remember(&desired);
             tried = plan;
+            // As far as nobody has looked at what came of them.
+            self.is_unsettled = true;
         }
         self.cleanup = CleanupPolicy::Keep;
         self.exports.ours.send_if_modified(|old| {
@@ -449,6 +452,12 @@ fn addresses_of(kernel: &KernelState) -> Vec<AddressStatus> {
     found
 }
 
+/// Returns whether the kernel has notifications of the steps of a plan that failed with these problems: of those that it took, also where it
+/// refused others.
+fn has_notifications(plan: &NetworkPlan, problems: &[String]) -> bool {
+    problems.len() < plan.steps.len()
+}
+
 /// Returns whether one of these addresses is on a link to other machines; the first is, if any.
 fn is_reachable(addresses: &[AddressStatus]) -> bool {
     addresses.first().is_some_and(|it| it.link != LOOPBACK)
@@ -468,7 +477,7 @@ fn routes_of(kernel: &KernelState) -> Vec<RouteStatus> {
 mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
-    use crate::network::Address;
+    use crate::network::{Address, Step};
 
     fn link(index: u32, name: &str) -> Link {
         Link {
@@ -490,6 +499,27 @@ mod tests {
             cidr: cidr.parse().unwrap(),
             global: true,
             permanent: true,
+        }
+    }
+
+    /// Beside a step that fails, one that is taken and changes nothing would begin the next try at once as well, for ever.
+    #[test]
+    fn steps_that_are_taken_have_notifications_also_beside_one_that_fails() {
+        let up = |index| Step::SetUp {
+            name: format!("eth{index}"),
+            index,
+            up: true,
+        };
+        let plan = NetworkPlan {
+            steps: vec![up(1), up(2)],
+        };
+        let refused = || "the kernel refuses the request".to_owned();
+        for (problems, expected) in [
+            (vec![], true),
+            (vec![refused()], true),
+            (vec![refused(), refused()], false),
+        ] {
+            assert_eq!(has_notifications(&plan, &problems), expected);
         }
     }
 

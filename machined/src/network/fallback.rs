@@ -9,7 +9,8 @@ use tokio::time::Instant;
 
 use super::{KernelState, NetworkSpec};
 
-/// Time for the drivers of cards, from the kernel's start on. A link that comes later ends the fallback.
+/// Time for the drivers of cards, from the kernel's start on, and for a link that has gone to come back, as one does whose driver starts it anew. A
+/// link that comes later ends the fallback.
 const DRIVERS: Duration = Duration::from_secs(30);
 /// Limit on the links of the config that a message names.
 const MOST_NAMED: usize = 5;
@@ -21,6 +22,8 @@ pub(super) struct Fallback {
     late: Instant,
     /// The same, while it is waited for.
     ends: Option<Instant>,
+    /// The links that have addresses, as long as one of them is there.
+    there: Option<Vec<String>>,
     /// What to tell of the fallback while it is in force.
     problem: Option<String>,
 }
@@ -31,6 +34,7 @@ impl Fallback {
         Self {
             late: now + DRIVERS.saturating_sub(running),
             ends: None,
+            there: None,
             problem: None,
         }
     }
@@ -43,6 +47,7 @@ impl Fallback {
         now: Instant,
     ) -> NetworkSpec {
         let missing = missing(wanted, kernel);
+        self.wait_for_gone(wanted, missing.is_some(), now);
         self.ends = Some(self.late).filter(|late| missing.is_some() && now < *late);
         self.problem = missing.filter(|_| now >= self.late);
         let mut spec = wanted.clone();
@@ -50,6 +55,16 @@ impl Fallback {
             spec.links.retain(|link| !link.is_addressed());
         }
         spec
+    }
+
+    /// Gives links that were there a moment ago their time. Another config's are not waited for: whoever applied it sees at once what it does.
+    fn wait_for_gone(&mut self, wanted: &NetworkSpec, are_missing: bool, now: Instant) {
+        let names: Vec<String> = addressed(wanted).map(str::to_owned).collect();
+        if !are_missing {
+            self.there = Some(names);
+        } else if self.there.take() == Some(names) {
+            self.late = self.late.max(now + DRIVERS);
+        }
     }
 
     /// Returns when the fallback begins, unless a link comes before; none if it is not to begin.
@@ -65,8 +80,7 @@ impl Fallback {
 
 /// Describes a machine that has none of the links with addresses; none if it has one of them, or if the config has no such links.
 fn missing(spec: &NetworkSpec, kernel: &KernelState) -> Option<String> {
-    let addressed = spec.links.iter().filter(|link| link.is_addressed());
-    let names: Vec<&str> = addressed.map(|link| link.name.as_str()).collect();
+    let names: Vec<&str> = addressed(spec).collect();
     if names.is_empty() || names.iter().any(|name| kernel.link(name).is_some()) {
         return None;
     }
@@ -81,6 +95,12 @@ fn missing(spec: &NetworkSpec, kernel: &KernelState) -> Option<String> {
         "the config gives addresses to {} alone, and the machine has no such link ({cards}). Until the config names one of its links, DHCP runs on the first card with a carrier",
         named.join(", ")
     ))
+}
+
+/// Lists the links that have addresses.
+fn addressed(spec: &NetworkSpec) -> impl Iterator<Item = &str> {
+    let links = spec.links.iter().filter(|link| link.is_addressed());
+    links.map(|link| link.name.as_str())
 }
 
 #[cfg(test)]
@@ -153,6 +173,25 @@ mod tests {
         let now = Instant::now();
         let mut fallback = Fallback::new(now, Duration::from_secs(3600));
         let spec = fallback.spec(&addresses_on(&["enp1s0"]), &kernel(&["eth0"]), now);
+        assert!(spec.is_automatic());
+    }
+
+    /// A machine with a fixed address is on no other network because its driver starts its card anew.
+    #[test]
+    fn a_link_that_has_gone_has_time_to_come_back() {
+        let start = Instant::now();
+        let gone = start + Duration::from_secs(600);
+        let (wanted, there) = (addresses_on(&["eth1"]), kernel(&["eth0", "eth1"]));
+        let mut fallback = Fallback::new(start, Duration::from_secs(3600));
+        assert_eq!(fallback.spec(&wanted, &there, start), wanted);
+        let without = kernel(&["eth0"]);
+        assert_eq!(fallback.spec(&wanted, &without, gone), wanted);
+        assert_eq!(fallback.ends(), Some(gone + DRIVERS));
+        let spec = fallback.spec(&wanted, &without, gone + DRIVERS);
+        assert!(spec.is_automatic());
+        // Nobody waits for the links of another config.
+        assert_eq!(fallback.spec(&wanted, &there, gone + DRIVERS), wanted);
+        let spec = fallback.spec(&addresses_on(&["enp1s0"]), &there, gone + DRIVERS);
         assert!(spec.is_automatic());
     }
 

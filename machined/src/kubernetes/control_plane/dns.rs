@@ -10,7 +10,8 @@ use std::net::IpAddr;
 use serde_json::{Value, json};
 
 use super::object::{Object, RBAC};
-use crate::config::{Cluster, ControlPlane, ImageReference};
+use super::own_api::OwnApi;
+use crate::config::{Cluster, ControlPlane, ImageReference, Manifest};
 
 /// The name of all objects but the Service.
 const NAME: &str = "coredns";
@@ -36,6 +37,28 @@ pub(super) fn objects(cluster: &Cluster, plane: &ControlPlane) -> Vec<Object> {
         deployment(image),
         service(cluster, plane),
     ]
+}
+
+/// Whether a cluster's DNS is known by this object: whoever has made it brings the DNS.
+pub(super) fn is_mark(object: &Object) -> bool {
+    let kind = &object.content["kind"];
+    kind == "Deployment" || kind == "Service"
+}
+
+/// Whether an object of the cluster is one that machined has never applied.
+pub(super) fn is_of_another(object: &Value) -> bool {
+    let managers = object["metadata"]["managedFields"].as_array();
+    let mut managers = managers.into_iter().flatten();
+    !managers.any(|it| it["manager"] == OwnApi::MANAGER)
+}
+
+/// Whether the config's manifests bring a DNS.
+pub(super) fn is_among(manifests: &[Manifest]) -> bool {
+    let mut objects = manifests.iter().flat_map(|it| &it.objects);
+    objects.any(|object| {
+        let is_named = [NAME, SERVICE].contains(&object.name.as_str());
+        is_named && object.namespace.as_deref() == Some(Object::SYSTEM)
+    })
 }
 
 /// The labels of its pods, by which people and other programs know a cluster's DNS.
@@ -191,6 +214,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::super::super::a_node::{kubernetes, plane};
     use super::*;
+    use crate::config::ManifestObject;
 
     fn found(change: impl FnOnce(&mut Cluster, &mut ControlPlane)) -> Vec<Object> {
         let (mut cluster, mut plane) = (kubernetes().cluster, plane());
@@ -253,5 +277,39 @@ mod tests {
         };
         assert_eq!(address(&["169.254.20.10", "10.96.0.53"]), "10.96.0.53");
         assert_eq!(address(&["169.254.20.10"]), Value::Null);
+    }
+
+    #[test]
+    fn a_dns_of_somebody_else_is_known() {
+        let by = |managers: &[&str]| {
+            let fields: Vec<Value> = managers.iter().map(|it| json!({"manager": it})).collect();
+            json!({"metadata": {"name": NAME, "managedFields": fields}})
+        };
+        assert!(is_of_another(&by(&["helm", "kube-controller-manager"])));
+        assert!(!is_of_another(&by(&["kube-controller-manager", "instar"])));
+        let objects = found(|_, _| {});
+        let marks = objects.iter().filter(|object| is_mark(object));
+        let marks: Vec<&Value> = marks.map(|it| &it.content["metadata"]["name"]).collect();
+        assert_eq!(marks, [NAME, SERVICE]);
+    }
+
+    #[test]
+    fn a_dns_of_the_manifests_is_known() {
+        let of = |namespace: &str, name: &str| {
+            let object = ManifestObject {
+                api_version: "apps/v1".to_owned(),
+                kind: "Deployment".to_owned(),
+                namespace: Some(namespace.to_owned()),
+                name: name.to_owned(),
+                content: Value::Null,
+            };
+            [Manifest {
+                name: "dns".to_owned(),
+                objects: vec![object],
+            }]
+        };
+        assert!(is_among(&of("kube-system", "coredns")));
+        assert!(!is_among(&of("site", "coredns")));
+        assert!(!is_among(&of("kube-system", "web")));
     }
 }

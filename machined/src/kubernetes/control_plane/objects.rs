@@ -80,10 +80,14 @@ async fn apply_all(
 ) -> anyhow::Result<()> {
     let cluster = &kubernetes.cluster;
     let api = OwnApi::of(cluster, plane)?;
+    let mut dns = dns::objects(cluster, plane);
+    if !brings_dns(&api, plane, &dns).await? {
+        dns.clear();
+    }
     let own = [
         joining(cluster.token.expose()),
         proxy::objects(plane, version, node),
-        dns::objects(cluster, plane),
+        dns,
     ];
     for object in own.iter().flatten() {
         let path = &object.path;
@@ -104,6 +108,31 @@ async fn apply_all(
         }
     }
     give_role(&api, &kubernetes.node, node).await
+}
+
+/// Whether CoreDNS is this machine's to bring. A config that turns it on and names no image, as talosctl writes it, says that there is to be a DNS:
+/// one that the cluster has from somebody else stays as it is.
+async fn brings_dns(
+    api: &OwnApi<'_>,
+    plane: &ControlPlane,
+    objects: &[Object],
+) -> anyhow::Result<bool> {
+    if plane.core_dns_is_named {
+        return Ok(true);
+    }
+    if dns::is_among(&plane.manifests) {
+        return Ok(false);
+    }
+    for Object { path, .. } in objects.iter().filter(|object| dns::is_mark(object)) {
+        let found = api.ask(path, Body::None).await;
+        let found = found.with_context(|| format!("read {path}"))?;
+        // One that cannot be read is applied, and the API server says why not.
+        if found.is_ok_and(|object| dns::is_of_another(&object)) {
+            tracing::info!("Kubernetes: the cluster has its DNS from somebody else: {path}");
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// Applies an object of a manifest; returns why it is refused.

@@ -43,6 +43,9 @@ pub(in crate::kubernetes) fn own_identity(plane: &ControlPlane) -> anyhow::Resul
 }
 
 impl<'a> OwnApi<'a> {
+    /// The manager of the fields that machined applies.
+    pub(super) const MANAGER: &'static str = "instar";
+
     /// # Errors
     /// The cluster's key cannot sign a certificate.
     pub(super) fn of(cluster: &'a Cluster, plane: &ControlPlane) -> anyhow::Result<Self> {
@@ -59,7 +62,7 @@ impl<'a> OwnApi<'a> {
         path: &str,
         content: &Value,
     ) -> anyhow::Result<Result<Value, Refusal>> {
-        let path = format!("{path}?fieldManager=instar&force=true");
+        let path = format!("{path}?fieldManager={}&force=true", Self::MANAGER);
         self.ask(&path, Body::Apply(&content.to_string())).await
     }
 

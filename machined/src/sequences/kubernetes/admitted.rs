@@ -49,8 +49,11 @@ impl Admitted {
         };
         let (of, version, node) = (name.to_owned(), &machine.running.version, node.to_owned());
         let version = version.clone();
+        let proven = machine.node_record.get().proven;
+        let is_it = |it: &Chosen| it.digest == chosen.digest;
+        let is_proven = proven.is_some_and(|images| images.values().any(is_it));
         let check = move || {
-            let planned = kubernetes::checked(&of, &image, &version, &node);
+            let planned = kubernetes::checked(&of, &image, &version, &node, is_proven);
             (image, planned)
         };
         let (image, planned) = blocking_io::within(ANSWER, check).await?;

@@ -4,6 +4,7 @@
 //! The decision: bytes are passed on to the endpoint that the config names, and TLS is between the two ends. To choose among the machines of a
 //! control plane, as Talos does, was the other choice: it takes a list of them, which a worker is not given, and the endpoint is there for that.
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -11,11 +12,12 @@ use std::time::{Duration, Instant};
 use anyhow::bail;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::io::copy_bidirectional;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpStream, lookup_host};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 
+use crate::base::first_address::first_that_answers;
 use crate::config::Kubernetes;
 use crate::values::EndpointUrl;
 
@@ -152,7 +154,7 @@ async fn serve(listener: TcpListener, to: Arc<str>) {
 /// Passes the bytes of a connection on, both ways, until one end closes it or is gone. A caller of an API that does not answer sees its
 /// connection end, as with the API itself.
 async fn pass_on(mut stream: TcpStream, to: &str) {
-    let connected = timeout(CONNECT, TcpStream::connect(to)).await;
+    let connected = timeout(CONNECT, connect(to)).await;
     let mut api = match connected {
         Ok(Ok(api)) => api,
         Ok(Err(error)) => {
@@ -177,8 +179,15 @@ async fn pass_on(mut stream: TcpStream, to: &str) {
     }
 }
 
+/// Connects to one of the addresses of an endpoint: its name may stand for several machines of a control plane, of which one is off.
+async fn connect(to: &str) -> io::Result<TcpStream> {
+    let found = lookup_host(to).await?;
+    let (api, _) = first_that_answers(found.collect(), CONNECT).await?;
+    Ok(api)
+}
+
 /// Has the kernel end a connection whose other end is gone without a word.
-fn notice_silence(stream: &TcpStream) -> std::io::Result<()> {
+fn notice_silence(stream: &TcpStream) -> io::Result<()> {
     let questions = TcpKeepalive::new()
         .with_time(SILENCE)
         .with_interval(SILENCE)

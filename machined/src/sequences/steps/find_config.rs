@@ -114,7 +114,7 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
 /// Parses a config as received.
 pub(in crate::sequences) fn usable(bytes: Vec<u8>) -> anyhow::Result<Configured> {
     let text = String::from_utf8(bytes).context("the machine config is not UTF-8")?;
-    let parsed = config::parse(text.as_bytes()).context("the machine config is unusable")?;
+    let parsed = config::parse_taken(text.as_bytes()).context("the machine config is unusable")?;
     for warning in &parsed.warnings {
         tracing::warn!("machine config: {warning}");
     }
