@@ -186,7 +186,7 @@ fn a_foreign_disk_is_not_touched() {
 fn state_is_found_without_a_config() {
     isolated("state_is_found_without_a_config", NAMESPACES, || {
         let machine = Machine::new();
-        block_on(machine.disk.find_state()).unwrap();
+        block_on(machine.disk.find_state(None)).unwrap();
         assert_eq!(machine.disk.state(), None, "a blank disk has none");
         machine.mount(Takeover::Refuse).unwrap();
         let state = machine.disk.state().unwrap().to_owned();
@@ -195,7 +195,7 @@ fn state_is_found_without_a_config() {
         assert_eq!(machine.disk.state(), None);
 
         let after_reboot = machine.again();
-        block_on(after_reboot.find_state()).unwrap();
+        block_on(after_reboot.find_state(None)).unwrap();
         assert_eq!(after_reboot.state(), Some(state.as_path()));
         assert_eq!(fs::read(state.join("config.yaml")).unwrap(), b"kept");
         // A config that names no disk keeps the one that was found.
@@ -244,7 +244,7 @@ fn a_disk_image_that_was_written_gets_its_other_partitions() {
                 .unwrap();
             let boot_assets = [0xAB; 512];
             esp.write_all_at(&boot_assets, 1 << 20).unwrap();
-            block_on(machine.disk.find_state()).unwrap();
+            block_on(machine.disk.find_state(None)).unwrap();
             let status = machine.mount(Takeover::Refuse).unwrap();
             assert!(status.fresh && status.state.is_some(), "{status:?}");
             let mut kept = [0; 512];

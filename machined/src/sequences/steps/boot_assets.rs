@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use instar_esp::{Entry, EntryName};
+use uuid::Uuid;
 
 use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
@@ -81,6 +82,14 @@ pub(in crate::sequences) async fn on_trial(machine: &Machine) -> anyhow::Result<
 /// Whether this machine was started from a disk.
 pub(in crate::sequences) async fn came_from_a_disk(machine: &Machine) -> anyhow::Result<bool> {
     Ok(started_by(machine).await?.is_some())
+}
+
+/// Returns the EFI system partition that this machine was started from; None if it did not come from a disk, or nobody can tell which.
+pub(in crate::sequences) async fn started_from(machine: &Machine) -> anyhow::Result<Option<Uuid>> {
+    if boot_loader::is_uefi() {
+        load_modules(machine, &[EFIVARFS]).await?;
+    }
+    blocking(|| Ok(boot_loader::started_from()?)).await
 }
 
 async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {

@@ -100,11 +100,14 @@ pub(in crate::sequences) async fn dry_run(
 /// Mounts STATE from the disk with Instar's partitions, if there is one: for a machine without a config, or one that has not loaded it yet.
 pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
     load_disk_drivers(machine).await?;
-    machine
-        .disk
-        .find_state()
-        .await
-        .context("look for Instar's partitions on the disks")
+    let mut found = machine.disk.find_state(None).await;
+    // The firmware knows which of them is this machine's. Only then is it asked: that needs a driver.
+    if let Err(OwnedDiskError::Several(_)) = &found
+        && let Some(partition) = boot_assets::started_from(machine).await?
+    {
+        found = machine.disk.find_state(Some(partition)).await;
+    }
+    found.context("look for Instar's partitions on the disks")
 }
 
 /// Keeps the config on STATE over a reboot: never one on trial, which a reboot ends.
