@@ -61,7 +61,11 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         None if intent::disk_on_command_line().is_some() => (None, true),
         None => return Ok(()),
     };
-    if boot_assets::installed(&machine).await?.is_some() {
+    if let Some(installed) = boot_assets::installed(&machine).await? {
+        // The power may have gone between the loader and the firmware's entries: without these the machine comes from elsewhere for ever.
+        if installed.booted.is_none() {
+            boot_assets::keep_boot_entries(&machine, When::Missing).await;
+        }
         return Ok(());
     }
     if let Err(refused) = refuse_without_uefi(&configured.config) {
@@ -93,6 +97,9 @@ pub(super) async fn install_without_config(machine: &Arc<Machine>) {
 }
 
 async fn try_without_config(machine: &Arc<Machine>, spec: DiskSpec) -> anyhow::Result<()> {
+    if !boot_loader::is_uefi() {
+        return Err(InstallError::NoUefi.into());
+    }
     disk::find_state(machine).await?;
     if boot_assets::installed(machine).await?.is_some() {
         return Ok(());
@@ -157,7 +164,8 @@ async fn install_and_reboot(
 async fn copy(machine: &Machine, medium: Medium) -> anyhow::Result<()> {
     let efi = machine.disk.format_efi().await?;
     boot_assets::install_from(medium, efi).await?;
-    boot_assets::keep_boot_entries(machine, When::Installing).await
+    boot_assets::keep_boot_entries(machine, When::Installing).await;
+    Ok(())
 }
 
 /// Why an installation was refused.
@@ -313,5 +321,6 @@ async fn write(
         tracing::warn!("nobody will know which image the version came from: {error:#}");
     }
     remove_unless_needed(machine, &image).await?;
-    boot_assets::keep_boot_entries(machine, When::Installing).await
+    boot_assets::keep_boot_entries(machine, When::Installing).await;
+    Ok(())
 }
