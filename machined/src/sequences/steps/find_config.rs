@@ -55,7 +55,7 @@ pub(in crate::sequences) async fn find_config(
         let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
         return match ask(machine, &cmdline, patience, report).await {
             Ok(configured) => Ok(Found::Config(Box::new(configured))),
-            Err(error) if error.is::<NoSource>() => Err(error),
+            Err(error) if is_wrong_argument(&error) => Err(error),
             Err(error) => Ok(last_used(machine, error).await),
         };
     }
@@ -97,7 +97,7 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
                     machine.set_config(Arc::new(configured));
                 }
                 Ok(_) => {}
-                Err(error) if error.is::<NoSource>() => return,
+                Err(error) if is_wrong_argument(&error) => return,
                 Err(error) => {
                     let error = format!("{error:#}");
                     if error != told {
@@ -109,6 +109,13 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
             }
         }
     }))
+}
+
+/// Whether no server can be asked, now or later.
+fn is_wrong_argument(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<NoSource>()
+        .is_some_and(NoSource::is_of_the_argument)
 }
 
 /// Parses a config as received.
