@@ -3,6 +3,7 @@
 //! A machine owns one disk. If several carry Instar's partitions, for example one of a machine that is gone beside the machine's own, the one
 //! counts that the firmware started the machine from. Nothing on the disks tells them apart: each of them says that it is the machine's.
 
+use std::fs::File;
 use std::path::Path;
 
 use uuid::Uuid;
@@ -10,8 +11,8 @@ use uuid::Uuid;
 use super::discover::{DevPath, Disk, discover};
 use super::error::OwnedDiskError;
 use super::layout::Label;
-use super::probe::{Content, probe};
-use super::table::Table;
+use super::probe::{Content, block_size, probe};
+use super::table::{self, Table};
 
 /// Returns the disk that carries Instar, if there is one. `started_from`: the EFI system partition that this machine was started from, if known.
 pub(super) fn find_owned(
@@ -21,6 +22,20 @@ pub(super) fn find_owned(
     let disks = discover(sysfs)?.into_iter();
     let owned = disks.filter_map(|disk| Some((table_of(&disk)?, disk.dev_path)));
     choose(owned.collect(), started_from)
+}
+
+/// Returns whether a disk with this partition is here. Reads the tables alone.
+pub(super) fn is_here(sysfs: &Path, partition: Uuid) -> Result<bool, OwnedDiskError> {
+    let disks = discover(sysfs)?;
+    Ok(disks.iter().any(|disk| has_partition(disk, partition)))
+}
+
+fn has_partition(disk: &Disk, partition: Uuid) -> bool {
+    let table = block_size(disk.sector_size).and_then(|_| {
+        let mut file = File::open(disk.dev_path.as_path()).ok()?;
+        table::read(&mut file, disk.size, disk.sector_size).ok()?
+    });
+    table.is_some_and(|table| table.partitions.iter().any(|it| it.guid == partition))
 }
 
 /// Returns whether the disk carries Instar already. A disk that cannot be read does not.
@@ -62,7 +77,11 @@ fn has_efi(table: &Table, guid: Option<Uuid>) -> bool {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use gpt::disk::LogicalBlockSize;
+
+    use super::super::discover::tests::fixture;
     use super::super::table::Partition;
+    use super::super::write_table::{Entry, write};
     use super::*;
 
     /// A disk with an EFI system partition of this GUID.
@@ -105,5 +124,28 @@ mod tests {
             let said = refused.unwrap_err();
             assert!(said.contains("/dev/vda and /dev/vdb"), "{said}");
         }
+    }
+
+    #[test]
+    fn a_disk_is_here_once_its_table_has_the_partition() {
+        let size = 64 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(size).unwrap();
+        let sys = fixture(&[("pci0000:00/block/vda", &[("size", "131072")])]);
+        let mut disk = discover(sys.path()).unwrap().remove(0);
+        disk.dev_path = DevPath::of_kernel_name(file.path().to_str().unwrap());
+        let [disk_guid, own, other] = [1, 2, 3].map(Uuid::from_u128);
+        assert!(!has_partition(&disk, own), "it is blank");
+        let entry = Entry {
+            number: 1,
+            label: "anything".to_owned(),
+            kind: Label::Efi.spec().kind.clone(),
+            guid: own,
+            start: 1 << 20,
+            length: 8 << 20,
+        };
+        let sectors = LogicalBlockSize::Lb512;
+        write(file.as_file(), size, sectors, disk_guid, &[entry]).unwrap();
+        assert!(has_partition(&disk, own) && !has_partition(&disk, other));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
@@ -18,7 +19,7 @@ use super::{
     contents::TAIL,
     discover::discover,
     error::{OwnedDiskError, run_blocking},
-    find::{find_owned, is_owned},
+    find::{find_owned, is_here, is_owned},
     layout::Label,
     memory::{forget_memory, mount_memory},
     plan::{Action, DiskPlan, Takeover, plan},
@@ -126,6 +127,8 @@ pub struct OwnedDisk {
     readers: Readers,
     /// Whether this is the first generation of the kernel's boot: what is on the disk is another boot's.
     is_first_generation: bool,
+    /// Whether the disk that the machine was started from was waited for in vain.
+    is_given_up: AtomicBool,
 }
 
 impl OwnedDisk {
@@ -133,6 +136,7 @@ impl OwnedDisk {
     pub fn new(paths: Paths) -> Self {
         Self {
             is_first_generation: true,
+            is_given_up: AtomicBool::new(false),
             paths,
             status: watch::Sender::new(OwnedDiskStatus::default()),
             readers: Readers::default(),
@@ -189,6 +193,22 @@ impl OwnedDisk {
             // EFI is the first partition of the layout.
             status.efi = status.disk.as_ref().map(|disk| partition_path(disk, 1));
         });
+    }
+
+    /// Returns whether a disk with this partition is here, whatever else is on it. Opens disks for reading only.
+    pub async fn is_here(&self, partition: Uuid) -> Result<bool, OwnedDiskError> {
+        let sysfs = self.paths.sysfs.clone();
+        run_blocking(move || is_here(&sysfs, partition)).await?
+    }
+
+    /// Notes that the disk that the machine was started from was waited for in vain.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the disk that the machine was started from was waited for in vain.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
     }
 
     /// Looks for the disk that carries Instar already, and mounts its STATE if that has been used. Makes no filesystem, and opens

@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use super::steps::admit;
 use super::steps::boot_assets::{self, Installed};
 use super::steps::disk;
+use super::steps::late_disk;
 use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::offer::{Offer, offer};
@@ -107,7 +108,7 @@ async fn try_without_config(machine: &Arc<Machine>, spec: DiskSpec) -> anyhow::R
     let medium = find_medium(machine)
         .await?
         .context("no disk or CD carries the version that runs")?;
-    machine.disk.mount(&spec).await?;
+    late_disk::mount(machine, &spec).await?;
     install_and_reboot(machine, Origin::Medium(medium), true).await?;
     // The installation failed: a config that comes later finds the disk as it was.
     Ok(disk::unmount(machine, Users::MustBeGone).await?)
@@ -121,6 +122,7 @@ async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
         );
         return Ok(None);
     }
+    late_disk::own_disk(machine).await?;
     let medium = boot_assets::find_medium(machine).await?;
     if medium.is_none() {
         let version = &machine.running.version;

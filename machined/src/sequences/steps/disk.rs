@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
+use super::late_disk;
 use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
 use super::replaced;
@@ -68,7 +69,7 @@ async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
     if spec.disk.is_some() {
         load_disk_drivers(machine).await?;
     }
-    let mut mounted = machine.disk.mount(&spec).await;
+    let mut mounted = late_disk::mount(machine, &spec).await;
     // Containers that live on keep a damaged file system from being repaired. Keeping them may not cost the machine its disk; without the disk they
     // could not start again.
     if let Err(error) = &mounted
@@ -99,14 +100,11 @@ pub(in crate::sequences) async fn dry_run(
 
 /// Mounts STATE from the disk with Instar's partitions, if there is one: for a machine without a config, or one that has not loaded it yet.
 pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
-    load_disk_drivers(machine).await?;
-    let mut found = machine.disk.find_state(None).await;
-    // The firmware knows which of them is this machine's. Only then is it asked: that needs a driver.
-    if let Err(OwnedDiskError::Several(_)) = &found
-        && let Some(partition) = boot_assets::started_from(machine).await?
-    {
-        found = machine.disk.find_state(Some(partition)).await;
+    if machine.disk.state().is_some() {
+        return Ok(());
     }
+    let started_from = late_disk::own_disk(machine).await?;
+    let found = machine.disk.find_state(started_from).await;
     found.context("look for Instar's partitions on the disks")
 }
 
