@@ -67,6 +67,18 @@ pub struct Disk {
     pub software: bool,
 }
 
+impl Disk {
+    /// Whether both are paths to one disk, which is attached twice. Some devices share their names with others of their kind, so all names that are
+    /// meant to be unique have to be equal.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        let names = |disk: &Self| (disk.wwid.clone(), disk.serial.clone(), disk.size);
+        let is_named = ["naa.", "eui."]
+            .iter()
+            .any(|kind| self.wwid.starts_with(kind));
+        is_named && !self.serial.is_empty() && names(self) == names(other)
+    }
+}
+
 /// Why sysfs could not be read.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot list the disks in {path}; is sysfs mounted?")]

@@ -20,7 +20,7 @@ pub(super) fn find_owned(
     started_from: Option<Uuid>,
 ) -> Result<Option<DevPath>, OwnedDiskError> {
     let disks = discover(sysfs)?.into_iter();
-    let owned = disks.filter_map(|disk| Some((table_of(&disk)?, disk.dev_path)));
+    let owned = disks.filter_map(|disk| Some((table_of(&disk)?, disk)));
     choose(owned.collect(), started_from)
 }
 
@@ -51,15 +51,21 @@ fn table_of(disk: &Disk) -> Option<Table> {
 }
 
 fn choose(
-    mut owned: Vec<(Table, DevPath)>,
+    mut owned: Vec<(Table, Disk)>,
     started_from: Option<Uuid>,
 ) -> Result<Option<DevPath>, OwnedDiskError> {
-    let was_started = |(table, _): &(Table, DevPath)| has_efi(table, started_from);
+    let was_started = |(table, _): &(Table, Disk)| has_efi(table, started_from);
+    // A disk that is attached twice is one disk.
+    if let Some((_, first)) = owned.first().cloned()
+        && owned.iter().all(|(_, disk)| first.is_same_as(disk))
+    {
+        owned.truncate(1);
+    }
     // A copy of a disk has its GUIDs as well: then nobody can tell.
     if owned.len() > 1 && owned.iter().filter(|&it| was_started(it)).count() == 1 {
         owned.retain(was_started);
     }
-    let mut disks: Vec<DevPath> = owned.into_iter().map(|(_, disk)| disk).collect();
+    let mut disks: Vec<DevPath> = owned.into_iter().map(|(_, disk)| disk.dev_path).collect();
     match disks.len() {
         0 | 1 => Ok(disks.pop()),
         _ => Err(OwnedDiskError::Several(disks)),
@@ -84,8 +90,14 @@ mod tests {
     use super::super::write_table::{Entry, write};
     use super::*;
 
-    /// A disk with an EFI system partition of this GUID.
-    fn disk(name: &str, efi: u128) -> (Table, DevPath) {
+    /// A disk with an EFI system partition of this GUID, and with this name from its maker.
+    fn disk(name: &str, efi: u128, wwid: &str) -> (Table, Disk) {
+        let device = format!("pci0000:00/block/{name}");
+        let sys = fixture(&[(
+            &device,
+            &[("size", "131072"), ("serial", "S64"), ("wwid", wwid)],
+        )]);
+        let disk = discover(sys.path()).unwrap().remove(0);
         let efi = Partition {
             number: 1,
             label: Label::Efi.as_str().to_owned(),
@@ -99,7 +111,7 @@ mod tests {
             partitions: vec![efi],
             needs_repair: false,
         };
-        (table, DevPath::of_kernel_name(name))
+        (table, disk)
     }
 
     #[test]
@@ -109,13 +121,13 @@ mod tests {
             let chosen = choose(disks, started).map_err(|error| error.to_string());
             chosen.map(|disk| disk.map(|disk| disk.to_string()))
         };
-        let one = || vec![disk("vda", 1)];
-        let two = || vec![disk("vda", 1), disk("vdb", 2)];
+        let one = || vec![disk("vda", 1, "")];
+        let two = || vec![disk("vda", 1, ""), disk("vdb", 2, "")];
         assert_eq!(chosen(Vec::new(), started), Ok(None));
         // Firmware may have started another disk, or the network, beside the only one.
         assert_eq!(chosen(one(), started), Ok(Some("/dev/vda".to_owned())));
         assert_eq!(chosen(two(), started), Ok(Some("/dev/vdb".to_owned())));
-        let copies = || vec![disk("vda", 2), disk("vdb", 2)];
+        let copies = || vec![disk("vda", 2, ""), disk("vdb", 2, "")];
         for refused in [
             chosen(two(), None),
             chosen(two(), Some(Uuid::from_u128(3))),
@@ -124,6 +136,11 @@ mod tests {
             let said = refused.unwrap_err();
             assert!(said.contains("/dev/vda and /dev/vdb"), "{said}");
         }
+        let paths = vec![
+            disk("vda", 2, "naa.5000c500"),
+            disk("vdb", 2, "naa.5000c500"),
+        ];
+        assert_eq!(chosen(paths, None), Ok(Some("/dev/vda".to_owned())));
     }
 
     #[test]

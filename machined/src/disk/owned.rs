@@ -540,8 +540,12 @@ fn make_plan(
     let disk = select(selector, &disks, is_owned)?;
     let content = probe(disk)?;
     // A name such as /dev/sda may mean another disk since a second one is there. What that one holds is another machine's.
+    let is_found = |found: &Path| {
+        let mut paths = disks.iter().filter(|it| it.dev_path.as_path() == found);
+        disk.dev_path.as_path() == found || paths.any(|it| it.is_same_as(disk))
+    };
     if let (Content::Ours(_), Some(found)) = (&content, found)
-        && disk.dev_path.as_path() != found
+        && !is_found(found)
     {
         return Err(OwnedDiskError::NotThisMachines {
             named: disk.dev_path.clone(),
