@@ -60,7 +60,8 @@ pub fn check(selector: &DiskSelector) -> Result<(), SelectError> {
 
 /// Returns the one disk that matches. `is_system` tells which disk carries the system, if one does.
 ///
-/// Of several paths to one disk it returns the first. A disk made by software (loop, device-mapper) is selected by path only: a selector such as "larger than 10 GiB" is not meant for it.
+/// Of several paths to one disk it returns the first. A disk made by software (loop, device-mapper) is selected by path only: a selector such as
+/// "larger than 10 GiB" is not meant for it.
 pub(super) fn select<'a>(
     selector: &DiskSelector,
     disks: &'a [Disk],
