@@ -222,6 +222,34 @@ fn state_is_found_without_a_config() {
 }
 
 #[test]
+fn of_two_disks_the_one_that_was_started_from_is_used() {
+    let name = "of_two_disks_the_one_that_was_started_from_is_used";
+    isolated(name, NAMESPACES, || {
+        let (machine, other) = (Machine::new(), Machine::new());
+        for made in [&machine, &other] {
+            made.mount(Takeover::Refuse).unwrap();
+            made.unmount().unwrap();
+        }
+        let efi = block_on(machine.disk.efi_partition()).unwrap();
+        let started_from = Some(efi.partition.guid);
+
+        // From here on the machine sees both disks.
+        drop(paths(machine.directory.path(), Some(&other.device)));
+        let both = machine.again();
+        let refused = block_on(both.find_state(None)).unwrap_err().to_string();
+        assert!(refused.contains("each hold a STATE partition"), "{refused}");
+        block_on(both.find_state(started_from)).unwrap();
+        let found = both.status().borrow().disk.clone();
+        assert_eq!(found.as_deref(), Some(Path::new(&machine.device)));
+        // Not even a config that may wipe leads to the other machine's disk.
+        let planned = block_on(both.dry_run(&other.spec(Takeover::Wipe)));
+        let refused = planned.unwrap_err().to_string();
+        assert!(refused.contains(&machine.device) && refused.contains(&other.device));
+        block_on(both.unmount(Users::MustBeGone)).unwrap();
+    });
+}
+
+#[test]
 fn a_disk_image_that_was_written_gets_its_other_partitions() {
     isolated(
         "a_disk_image_that_was_written_gets_its_other_partitions",
