@@ -186,7 +186,7 @@ fn a_foreign_disk_is_not_touched() {
 fn state_is_found_without_a_config() {
     isolated("state_is_found_without_a_config", NAMESPACES, || {
         let machine = Machine::new();
-        block_on(machine.disk.find_state()).unwrap();
+        block_on(machine.disk.find_state(None)).unwrap();
         assert_eq!(machine.disk.state(), None, "a blank disk has none");
         machine.mount(Takeover::Refuse).unwrap();
         let state = machine.disk.state().unwrap().to_owned();
@@ -195,7 +195,7 @@ fn state_is_found_without_a_config() {
         assert_eq!(machine.disk.state(), None);
 
         let after_reboot = machine.again();
-        block_on(after_reboot.find_state()).unwrap();
+        block_on(after_reboot.find_state(None)).unwrap();
         assert_eq!(after_reboot.state(), Some(state.as_path()));
         assert_eq!(fs::read(state.join("config.yaml")).unwrap(), b"kept");
         // A config that names no disk keeps the one that was found.
@@ -222,6 +222,34 @@ fn state_is_found_without_a_config() {
 }
 
 #[test]
+fn of_two_disks_the_one_that_was_started_from_is_used() {
+    let name = "of_two_disks_the_one_that_was_started_from_is_used";
+    isolated(name, NAMESPACES, || {
+        let (machine, other) = (Machine::new(), Machine::new());
+        for made in [&machine, &other] {
+            made.mount(Takeover::Refuse).unwrap();
+            made.unmount().unwrap();
+        }
+        let efi = block_on(machine.disk.efi_partition()).unwrap();
+        let started_from = Some(efi.partition.guid);
+
+        // From here on the machine sees both disks.
+        drop(paths(machine.directory.path(), Some(&other.device)));
+        let both = machine.again();
+        let refused = block_on(both.find_state(None)).unwrap_err().to_string();
+        assert!(refused.contains("each hold a STATE partition"), "{refused}");
+        block_on(both.find_state(started_from)).unwrap();
+        let found = both.status().borrow().disk.clone();
+        assert_eq!(found.as_deref(), Some(Path::new(&machine.device)));
+        // Not even a config that may wipe leads to the other machine's disk.
+        let planned = block_on(both.dry_run(&other.spec(Takeover::Wipe)));
+        let refused = planned.unwrap_err().to_string();
+        assert!(refused.contains(&machine.device) && refused.contains(&other.device));
+        block_on(both.unmount(Users::MustBeGone)).unwrap();
+    });
+}
+
+#[test]
 fn a_disk_image_that_was_written_gets_its_other_partitions() {
     isolated(
         "a_disk_image_that_was_written_gets_its_other_partitions",
@@ -244,7 +272,7 @@ fn a_disk_image_that_was_written_gets_its_other_partitions() {
                 .unwrap();
             let boot_assets = [0xAB; 512];
             esp.write_all_at(&boot_assets, 1 << 20).unwrap();
-            block_on(machine.disk.find_state()).unwrap();
+            block_on(machine.disk.find_state(None)).unwrap();
             let status = machine.mount(Takeover::Refuse).unwrap();
             assert!(status.fresh && status.state.is_some(), "{status:?}");
             let mut kept = [0; 512];

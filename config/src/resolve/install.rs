@@ -9,7 +9,7 @@ use super::{
 };
 
 /// Limit on the length of an expression; longer ones are no selectors.
-const MAX_EXPRESSION_BYTES: usize = 4096;
+const MAX_EXPRESSION_BYTES: usize = 1024;
 
 pub(super) fn spec(documents: &Documents<'_>) -> Option<InstallSpec> {
     match documents.one("UnattendedInstallConfig") {

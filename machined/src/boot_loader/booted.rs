@@ -37,6 +37,17 @@ pub fn booted() -> Result<Option<Booted>, EfiError> {
     }))
 }
 
+/// Returns the partition of the loader that started this machine; none if it did not come from a disk, or nobody can tell which. After a kexec the
+/// loader's variables describe the boot before, which was from the same disk. With UEFI, the module efivarfs must be loaded.
+pub fn started_from() -> Result<Option<Uuid>, EfiError> {
+    match booted()? {
+        Some(Booted {
+            partition: None, ..
+        }) if variables::is_uefi() => variables::loader_partition(),
+        found => Ok(found.and_then(|it| it.partition)),
+    }
+}
+
 /// Returns the loader's partition, if the running UKI comes from there too. If the firmware refused everything that the loader
 /// started, and booted in another way in the end, for example from the network, the loader's variables still exist and describe a
 /// failed start.

@@ -21,6 +21,7 @@ use uuid::Uuid;
 use super::efi_variables::{self as variables, EfiError};
 use super::partition::{EspError, MountedEsp};
 use crate::base::error_chain::chain;
+use crate::disk::DevPath;
 use crate::mounts::filesystem::{Filesystem, MountFlags};
 use crate::mounts::transient_mount::TransientMount;
 
@@ -76,22 +77,19 @@ impl Medium {
             true => variables::uki_partition()?,
             false => None,
         };
+        let mut devices = Vec::new();
         for entry in fs::read_dir(&path).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            let name = name.to_string_lossy().into_owned();
-            if NOT_A_MEDIUM.iter().any(|other| name.starts_with(other)) {
-                continue;
-            }
-            let device = Path::new("/dev").join(name);
-            // A drive without a medium, or with a foreign one.
-            let Some((start, length)) = partition(&device, started_from) else {
-                continue;
-            };
-            if let Some(medium) = Self::with(&device, start, length, version)? {
-                return Ok(Some(medium));
+            let name = name.to_string_lossy();
+            if !NOT_A_MEDIUM.iter().any(|other| name.starts_with(other)) {
+                devices.push(DevPath::of_kernel_name(&name).as_path().to_owned());
             }
         }
-        Ok(None)
+        first_of(devices.iter().filter_map(|device| {
+            // A drive without a medium, or with a foreign one.
+            let (start, length) = partition(device, started_from)?;
+            Some(Self::with(device, start, length, version))
+        }))
     }
 
     /// Mounts the medium; none if it does not carry this version.
@@ -216,6 +214,21 @@ impl Medium {
     }
 }
 
+/// Returns the first that was found; the first failure only if none was: a broken disk beside the medium does not keep a machine from being installed.
+fn first_of<T, E>(
+    searched: impl IntoIterator<Item = Result<Option<T>, E>>,
+) -> Result<Option<T>, E> {
+    let mut failed = None;
+    for found in searched {
+        match found {
+            Ok(None) => {}
+            Ok(medium) => return Ok(medium),
+            Err(error) => failed = failed.or(Some(error)),
+        }
+    }
+    failed.map_or(Ok(None), Err)
+}
+
 /// Returns the EFI system partition of a device, the one with this GUID if one is wanted: start and length in bytes; none without a table or such
 /// a partition.
 fn partition(device: &Path, wanted: Option<Uuid>) -> Option<(u64, u64)> {
@@ -278,6 +291,20 @@ mod tests {
             .collect();
         table.update_partitions(partitions).unwrap();
         table.write().unwrap();
+    }
+
+    #[test]
+    fn a_medium_is_found_behind_a_broken_disk() {
+        let broken = || Err("broken");
+        assert_eq!(
+            first_of([Ok(None), broken(), Ok(Some("CD"))]),
+            Ok(Some("CD"))
+        );
+        assert_eq!(
+            first_of([Ok(None), Err("first"), broken()]),
+            Err::<Option<&str>, _>("first")
+        );
+        assert_eq!(first_of([Ok::<Option<&str>, &str>(None)]), Ok(None));
     }
 
     /// A disk that was not started from may hold an entry of the same name.

@@ -14,7 +14,7 @@ mod partition;
 mod secure_boot;
 
 pub use boot_order::{When, keep_boot_entries};
-pub use booted::{Booted, booted};
+pub use booted::{Booted, booted, started_from};
 pub use efi_variables::{EfiError, is_uefi};
 pub use kept_versions::{KeptVersion, Unbootable, check_version, kept_versions};
 pub use kexec::{KexecError, load_next};

@@ -83,7 +83,7 @@ pub struct Identity {
     pub hostname: Option<String>,
 }
 
-/// Why no source can be chosen. Nothing was tried; the machine goes to maintenance mode.
+/// Why no source can be chosen. Nothing was tried.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoSource {
     /// The argument is not a URL of http or https.
@@ -112,6 +112,14 @@ pub enum NoSource {
         /// The variable.
         variable: &'static str,
     },
+}
+
+impl NoSource {
+    /// Whether the argument is wrong in itself, so that it stays so. A value may come later, with a lease or a link.
+    #[must_use]
+    pub fn is_of_the_argument(&self) -> bool {
+        !matches!(self, Self::NoValue { .. })
+    }
 }
 
 /// Returns the first source that exists.
@@ -443,6 +451,16 @@ mod tests {
             url("instar.config=http://a/?s=${serial}"),
             "http://a/?s=A%2FB%20C%3F%26%C3%A9"
         );
+    }
+
+    #[test]
+    fn a_value_may_come_later_but_a_wrong_argument_stays_wrong() {
+        let stays = |url: &str| {
+            let chosen = choose(&format!("instar.config={url}"), &identity(), false);
+            chosen.unwrap_err().is_of_the_argument()
+        };
+        assert!(!stays("http://a/${hostname}"));
+        assert!(stays("http://a/${ip}") && stays("ftp://a/b"));
     }
 
     #[test]

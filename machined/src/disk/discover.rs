@@ -63,8 +63,20 @@ pub struct Disk {
     pub bus_path: String,
     /// Names that udev would give it below /dev/disk/by-id, so that configs written for other systems fit.
     pub symlinks: Vec<String>,
-    /// Whether software made it: loop, device-mapper, zram.
+    /// Whether software made it: loop, device-mapper, zram. An NVMe disk with several paths is none of these, although sysfs calls it virtual.
     pub software: bool,
+}
+
+impl Disk {
+    /// Whether both are paths to one disk, which is attached twice. Some devices share their names with others of their kind, so all names that are
+    /// meant to be unique have to be equal.
+    pub(super) fn is_same_as(&self, other: &Self) -> bool {
+        let names = |disk: &Self| (disk.wwid.clone(), disk.serial.clone(), disk.size);
+        let is_named = ["naa.", "eui."]
+            .iter()
+            .any(|kind| self.wwid.starts_with(kind));
+        is_named && !self.serial.is_empty() && names(self) == names(other)
+    }
 }
 
 /// Why sysfs could not be read.
@@ -75,7 +87,8 @@ pub struct DiscoverError {
     source: io::Error,
 }
 
-/// Lists all whole disks below `sysfs` (`/sys`), sorted by name. Empty drives (size 0) are left out.
+/// Lists all whole disks below `sysfs` (`/sys`), sorted by name. Empty drives (size 0) are left out, and what only belongs to a disk: a single
+/// path of one with several, and the boot areas of an eMMC.
 pub fn discover(sysfs: &Path) -> Result<Vec<Disk>, DiscoverError> {
     let path = sysfs.join("class/block");
     let entries = fs::read_dir(&path).map_err(|source| DiscoverError {
@@ -85,11 +98,20 @@ pub fn discover(sysfs: &Path) -> Result<Vec<Disk>, DiscoverError> {
     let mut disks: Vec<Disk> = entries
         .flatten()
         .filter(|entry| !entry.path().join("partition").exists())
+        .filter(|entry| !belongs_to_a_disk(&entry.path(), &entry.file_name().to_string_lossy()))
         .filter_map(|entry| read_disk(&path, &entry.file_name().to_string_lossy()))
         .filter(|disk| disk.size > 0)
         .collect();
     disks.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(disks)
+}
+
+/// Whether this is no disk, but a path to one (`nvme0c0n1`, which has no node in /dev), or an area of one that holds firmware's data.
+fn belongs_to_a_disk(node: &Path, name: &str) -> bool {
+    let is_hidden = fs::read_to_string(node.join("hidden")).is_ok_and(|text| text.trim() == "1");
+    let is_boot_area =
+        name.starts_with("mmcblk") && (name.contains("boot") || name.ends_with("rpmb"));
+    is_hidden || is_boot_area
 }
 
 /// Reads one disk; none if the device vanished meanwhile.
@@ -114,11 +136,12 @@ fn read_disk(class: &Path, name: &str) -> Option<Disk> {
         .to_string_lossy()
         .into_owned();
     let device = real.split_once("/devices/").map_or("", |(_, rest)| rest);
+    let is_virtual = device.starts_with("virtual/");
     let bus_path = match device
         .split_once("/block/")
         .or_else(|| device.rsplit_once('/'))
     {
-        Some((bus, _)) if !device.starts_with("virtual/") => format!("/{bus}"),
+        Some((bus, _)) if !is_virtual => format!("/{bus}"),
         _ => String::new(),
     };
     let mut disk = Disk {
@@ -137,7 +160,8 @@ fn read_disk(class: &Path, name: &str) -> Option<Disk> {
         cdrom: name.starts_with("sr"),
         bus_path,
         symlinks: Vec::new(),
-        software: device.starts_with("virtual/"),
+        // The disk that several paths lead to hangs on a subsystem, and not on one of its controllers.
+        software: is_virtual && !name.starts_with("nvme"),
     };
     if disk.serial.is_empty() {
         disk.serial = scsi_serial(&node);
@@ -294,6 +318,42 @@ pub(super) mod tests {
         assert_eq!((vda.transport.as_str(), vda.size), ("virtio", 32 << 30));
         assert_eq!(vda.bus_path, "/pci0000:00/0000:00:02.0/virtio1");
         assert_eq!(vda.symlinks, ["/dev/disk/by-id/virtio-root_disk"]);
+    }
+
+    #[test]
+    fn a_disk_with_several_paths_or_with_boot_areas_is_one_disk() {
+        let emmc = "pci0000:00/0000:00:1a.0/mmc_host/mmc0/mmc0:0001/block/mmcblk0";
+        let boot_area = format!("{emmc}/mmcblk0boot0");
+        let sys = fixture(&[
+            (
+                "virtual/nvme-subsystem/nvme-subsys0/nvme0n1",
+                &[
+                    ("size", "1953525168"),
+                    ("hidden", "0"),
+                    ("wwid", "eui.0025385b21404321"),
+                    ("device/serial", "S64DNF0R"),
+                ],
+            ),
+            (
+                "pci0000:00/0000:00:05.0/nvme/nvme0/nvme0c0n1",
+                &[("size", "1953525168"), ("hidden", "1")],
+            ),
+            (emmc, &[("size", "61071360")]),
+            (&boot_area, &[("size", "8192")]),
+        ]);
+        let disks = discover(sys.path()).unwrap();
+        let [emmc, nvme] = disks.as_slice() else {
+            panic!("{disks:?}")
+        };
+        assert_eq!(
+            (emmc.name.as_str(), nvme.name.as_str()),
+            ("mmcblk0", "nvme0n1")
+        );
+        assert!(!nvme.software, "a selector may take it");
+        assert_eq!(
+            (nvme.transport.as_str(), nvme.serial.as_str()),
+            ("nvme", "S64DNF0R")
+        );
     }
 
     #[test]

@@ -40,6 +40,11 @@ pub enum OwnedDiskError {
         "{} each hold a STATE partition of Instar's; take all but one out, or name the one to use in the config", list(.0)
     )]
     Several(Vec<DevPath>),
+    /// The config's disk carries Instar's partitions, and is not the disk that the machine has.
+    #[error(
+        "the config names {named}, which has Instar's partitions, but this machine has {} for its own: name that one in the config, or erase the other one", own.display()
+    )]
+    NotThisMachines { named: DevPath, own: PathBuf },
     /// A partition holds a known format other than ext4.
     #[error(
         "the {label} partition {} holds {found} instead of ext4; wipe the disk to make it anew", device.display()
@@ -101,6 +106,7 @@ impl OwnedDiskError {
             | Self::Plan(_)
             | Self::NoDisk
             | Self::Several(_)
+            | Self::NotThisMachines { .. }
             | Self::Content { .. }
             | Self::NoAnswer(_) => false,
             Self::Apply(_)

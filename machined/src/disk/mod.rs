@@ -20,6 +20,7 @@ mod clean;
 mod contents;
 mod discover;
 mod error;
+mod find;
 mod holders;
 mod layout;
 mod memory;

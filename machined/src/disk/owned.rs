@@ -2,12 +2,14 @@
 
 use std::{
     path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use serde::Serialize;
 use tokio::sync::watch;
 use tracing::{info, warn};
+use uuid::Uuid;
 
 use crate::base::byte_size::human_short;
 use crate::values::DiskSelector;
@@ -15,8 +17,9 @@ use crate::values::DiskSelector;
 use super::{
     apply::{apply, partition_path, size_of},
     contents::TAIL,
-    discover::{DevPath, Disk, discover},
+    discover::discover,
     error::{OwnedDiskError, run_blocking},
+    find::{find_owned, is_here, is_owned},
     layout::Label,
     memory::{forget_memory, mount_memory},
     plan::{Action, DiskPlan, Takeover, plan},
@@ -124,6 +127,8 @@ pub struct OwnedDisk {
     readers: Readers,
     /// Whether this is the first generation of the kernel's boot: what is on the disk is another boot's.
     is_first_generation: bool,
+    /// Whether the disk that the machine was started from was waited for in vain.
+    is_given_up: AtomicBool,
 }
 
 impl OwnedDisk {
@@ -131,6 +136,7 @@ impl OwnedDisk {
     pub fn new(paths: Paths) -> Self {
         Self {
             is_first_generation: true,
+            is_given_up: AtomicBool::new(false),
             paths,
             status: watch::Sender::new(OwnedDiskStatus::default()),
             readers: Readers::default(),
@@ -189,14 +195,31 @@ impl OwnedDisk {
         });
     }
 
+    /// Returns whether a disk with this partition is here, whatever else is on it. Opens disks for reading only.
+    pub async fn is_here(&self, partition: Uuid) -> Result<bool, OwnedDiskError> {
+        let sysfs = self.paths.sysfs.clone();
+        run_blocking(move || is_here(&sysfs, partition)).await?
+    }
+
+    /// Notes that the disk that the machine was started from was waited for in vain.
+    pub fn give_up(&self) {
+        self.is_given_up.store(true, Ordering::Relaxed);
+    }
+
+    /// Returns whether the disk that the machine was started from was waited for in vain.
+    pub fn is_given_up(&self) -> bool {
+        self.is_given_up.load(Ordering::Relaxed)
+    }
+
     /// Looks for the disk that carries Instar already, and mounts its STATE if that has been used. Makes no filesystem, and opens
-    /// disks that are not Instar's for reading only.
-    pub async fn find_state(&self) -> Result<(), OwnedDiskError> {
+    /// disks that are not Instar's for reading only. `started_from`: the EFI system partition that this machine was started from, if known.
+    pub async fn find_state(&self, started_from: Option<Uuid>) -> Result<(), OwnedDiskError> {
         if self.state().is_some() {
             return Ok(());
         }
         let sysfs = self.paths.sysfs.clone();
-        let Some(disk) = run_blocking(move || find_owned(&sysfs)).await?? else {
+        let find = move || find_owned(&sysfs, started_from);
+        let Some(disk) = run_blocking(find).await?? else {
             return Ok(());
         };
         let disk = disk.as_path().to_owned();
@@ -220,14 +243,13 @@ impl OwnedDisk {
     /// Returns the plan that [`mount`](Self::mount) would carry out on the owned disk; none if /var is to be in memory. Writes nothing.
     pub async fn dry_run(&self, spec: &DiskSpec) -> Result<Option<DiskPlan>, OwnedDiskError> {
         let found = self.status.borrow().disk.clone();
-        let selector = spec.disk.clone().or(found.map(DiskSelector::Path));
+        let selector = spec.disk.clone().or(found.clone().map(DiskSelector::Path));
         let Some(selector) = selector else {
             return Ok(None);
         };
         let (sysfs, takeover) = (self.paths.sysfs.clone(), spec.takeover);
-        run_blocking(move || make_plan(&sysfs, &selector, takeover))
-            .await?
-            .map(Some)
+        let plan = move || make_plan(&sysfs, &selector, takeover, found.as_deref());
+        run_blocking(plan).await?.map(Some)
     }
 
     /// Returns the disk that a selector means now. Writes nothing.
@@ -512,23 +534,23 @@ fn make_plan(
     sysfs: &Path,
     selector: &DiskSelector,
     takeover: Takeover,
+    found: Option<&Path>,
 ) -> Result<DiskPlan, OwnedDiskError> {
     let disks = discover(sysfs)?;
     let disk = select(selector, &disks, is_owned)?;
     let content = probe(disk)?;
-    Ok(plan(disk, &content, takeover)?)
-}
-
-fn find_owned(sysfs: &Path) -> Result<Option<DevPath>, OwnedDiskError> {
-    let disks = discover(sysfs)?.into_iter().filter(is_owned);
-    let mut owned: Vec<DevPath> = disks.map(|disk| disk.dev_path).collect();
-    match owned.len() {
-        0 | 1 => Ok(owned.pop()),
-        _ => Err(OwnedDiskError::Several(owned)),
+    // A name such as /dev/sda may mean another disk since a second one is there. What that one holds is another machine's.
+    let is_found = |found: &Path| {
+        let mut paths = disks.iter().filter(|it| it.dev_path.as_path() == found);
+        disk.dev_path.as_path() == found || paths.any(|it| it.is_same_as(disk))
+    };
+    if let (Content::Ours(_), Some(found)) = (&content, found)
+        && !is_found(found)
+    {
+        return Err(OwnedDiskError::NotThisMachines {
+            named: disk.dev_path.clone(),
+            own: found.to_owned(),
+        });
     }
-}
-
-/// Returns whether the disk carries Instar already. A disk that cannot be read does not.
-fn is_owned(disk: &Disk) -> bool {
-    matches!(probe(disk), Ok(Content::Ours(_)))
+    Ok(plan(disk, &content, takeover)?)
 }

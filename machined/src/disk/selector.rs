@@ -60,7 +60,8 @@ pub fn check(selector: &DiskSelector) -> Result<(), SelectError> {
 
 /// Returns the one disk that matches. `is_system` tells which disk carries the system, if one does.
 ///
-/// A disk made by software (loop, device-mapper) is selected by path only: a selector such as "larger than 10 GiB" is not meant for it.
+/// Of several paths to one disk it returns the first. A disk made by software (loop, device-mapper) is selected by path only: a selector such as
+/// "larger than 10 GiB" is not meant for it.
 pub(super) fn select<'a>(
     selector: &DiskSelector,
     disks: &'a [Disk],
@@ -85,7 +86,7 @@ pub(super) fn select<'a>(
         }
     }
     match found.as_slice() {
-        [one] => Ok(one),
+        [first, others @ ..] if others.iter().all(|other| first.is_same_as(other)) => Ok(first),
         [] => {
             let real: Vec<_> = disks.iter().filter(|disk| !disk.software).collect();
             Err(SelectError::None {

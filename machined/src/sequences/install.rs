@@ -13,6 +13,7 @@ use anyhow::Context as _;
 use super::steps::admit;
 use super::steps::boot_assets::{self, Installed};
 use super::steps::disk;
+use super::steps::late_disk;
 use super::steps::leave::leave;
 use super::steps::needs_uefi::refuse_without_uefi;
 use super::steps::offer::{Offer, offer};
@@ -61,7 +62,11 @@ pub(super) async fn install_if_missing(machine: Arc<Machine>) -> anyhow::Result<
         None if intent::disk_on_command_line().is_some() => (None, true),
         None => return Ok(()),
     };
-    if boot_assets::installed(&machine).await?.is_some() {
+    if let Some(installed) = boot_assets::installed(&machine).await? {
+        // The power may have gone between the loader and the firmware's entries: without these the machine comes from elsewhere for ever.
+        if installed.booted.is_none() {
+            boot_assets::keep_boot_entries(&machine, When::Missing).await;
+        }
         return Ok(());
     }
     if let Err(refused) = refuse_without_uefi(&configured.config) {
@@ -93,6 +98,9 @@ pub(super) async fn install_without_config(machine: &Arc<Machine>) {
 }
 
 async fn try_without_config(machine: &Arc<Machine>, spec: DiskSpec) -> anyhow::Result<()> {
+    if !boot_loader::is_uefi() {
+        return Err(InstallError::NoUefi.into());
+    }
     disk::find_state(machine).await?;
     if boot_assets::installed(machine).await?.is_some() {
         return Ok(());
@@ -100,7 +108,7 @@ async fn try_without_config(machine: &Arc<Machine>, spec: DiskSpec) -> anyhow::R
     let medium = find_medium(machine)
         .await?
         .context("no disk or CD carries the version that runs")?;
-    machine.disk.mount(&spec).await?;
+    late_disk::mount(machine, &spec).await?;
     install_and_reboot(machine, Origin::Medium(medium), true).await?;
     // The installation failed: a config that comes later finds the disk as it was.
     Ok(disk::unmount(machine, Users::MustBeGone).await?)
@@ -114,6 +122,7 @@ async fn find_medium(machine: &Machine) -> anyhow::Result<Option<Medium>> {
         );
         return Ok(None);
     }
+    late_disk::own_disk(machine).await?;
     let medium = boot_assets::find_medium(machine).await?;
     if medium.is_none() {
         let version = &machine.running.version;
@@ -157,7 +166,8 @@ async fn install_and_reboot(
 async fn copy(machine: &Machine, medium: Medium) -> anyhow::Result<()> {
     let efi = machine.disk.format_efi().await?;
     boot_assets::install_from(medium, efi).await?;
-    boot_assets::keep_boot_entries(machine, When::Installing).await
+    boot_assets::keep_boot_entries(machine, When::Installing).await;
+    Ok(())
 }
 
 /// Why an installation was refused.
@@ -313,5 +323,6 @@ async fn write(
         tracing::warn!("nobody will know which image the version came from: {error:#}");
     }
     remove_unless_needed(machine, &image).await?;
-    boot_assets::keep_boot_entries(machine, When::Installing).await
+    boot_assets::keep_boot_entries(machine, When::Installing).await;
+    Ok(())
 }

@@ -1,6 +1,9 @@
 #![allow(clippy::unwrap_used, clippy::panic)]
 use super::*;
-use crate::disk::discover::{discover, tests::machine};
+use crate::disk::discover::{
+    discover,
+    tests::{fixture, machine},
+};
 
 fn select(selector: &DiskSelector) -> Result<String, String> {
     let sys = machine();
@@ -170,4 +173,25 @@ fn fields_must_all_fit() {
         .contains("no disk matches")
     );
     assert!(fields(any()).unwrap_err().contains("more than one"));
+}
+
+#[test]
+fn a_disk_that_is_attached_twice_is_one_disk() {
+    let path = |name: &str| format!("pci0000:00/host0/block/{name}");
+    let selector = DiskSelector::Cel("disk.size > 1u * MiB".to_owned());
+    for (serial, is_one) in [("S64", true), ("S65", false)] {
+        let attributes = |serial| {
+            [
+                ("size", "131072"),
+                ("serial", serial),
+                ("wwid", "naa.5000c500"),
+            ]
+        };
+        let (first, second) = (attributes("S64"), attributes(serial));
+        let sys = fixture(&[(&path("sda"), &first), (&path("sdb"), &second)]);
+        let disks = discover(sys.path()).unwrap();
+        let found = super::select(&selector, &disks, |_| false).ok();
+        let name = found.map(|disk| disk.name.as_str());
+        assert_eq!(name, is_one.then_some("sda"), "{serial}");
+    }
 }

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use instar_esp::paths::LOADER;
 use instar_esp::{Entry, EntryName};
+use uuid::Uuid;
 
 use super::load_modules::{load_disk_drivers, load_modules};
 use crate::base::blocking_io::{self, ANSWER};
@@ -12,6 +14,8 @@ use crate::boot_loader::{
     self, Booted, KeptVersion, Medium, MountedEsp, RefusedEntry, Revocations, Unbootable, When,
 };
 use crate::machine::Machine;
+use crate::status;
+use crate::store::Problem;
 use crate::upgrade::RunningSystem;
 
 /// The kernel modules for the EFI system partition's filesystem.
@@ -20,6 +24,8 @@ const FILESYSTEM: [&str; 3] = ["vfat", "nls_cp437", "nls_ascii"];
 const INSTALL: Duration = Duration::from_secs(30 * 60);
 /// The kernel module that gives access to EFI variables.
 const EFIVARFS: &str = "efivarfs";
+/// The problem of a machine whose firmware has no entries for the loader, and takes none.
+const BOOT_ORDER: &str = "boot order";
 
 /// A machine that boots from its disk, and the entry that it was booted from.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -83,6 +89,14 @@ pub(in crate::sequences) async fn came_from_a_disk(machine: &Machine) -> anyhow:
     Ok(started_by(machine).await?.is_some())
 }
 
+/// Returns the EFI system partition that this machine was started from; None if it did not come from a disk, or nobody can tell which.
+pub(in crate::sequences) async fn started_from(machine: &Machine) -> anyhow::Result<Option<Uuid>> {
+    if boot_loader::is_uefi() {
+        load_modules(machine, &[EFIVARFS]).await?;
+    }
+    blocking(|| Ok(boot_loader::started_from()?)).await
+}
+
 async fn started_by(machine: &Machine) -> anyhow::Result<Option<Booted>> {
     if boot_loader::is_uefi() {
         load_modules(machine, &[EFIVARFS]).await?;
@@ -108,7 +122,8 @@ pub(in crate::sequences) async fn bless(
 ) -> anyhow::Result<()> {
     let (efi, running) = (installed.efi.clone(), machine.running.version.clone());
     blocking(move || Ok(boot_loader::bless(&efi, order, &running)?)).await?;
-    keep_boot_entries(machine, When::Missing).await
+    keep_boot_entries(machine, When::Missing).await;
+    Ok(())
 }
 
 /// Returns the entry of this order with its current tries; None if there is no such version.
@@ -211,11 +226,26 @@ async fn revocations(machine: &Machine) -> anyhow::Result<Option<Revocations>> {
     blocking(|| Ok(Revocations::of_this_machine()?)).await
 }
 
-/// Writes the firmware's boot entries for the loader if they are missing.
-pub(in crate::sequences) async fn keep_boot_entries(
-    machine: &Machine,
-    when: When,
-) -> anyhow::Result<()> {
+/// Writes the firmware's boot entries for the loader if they are missing. Firmware may refuse that, because its memory is full or locked. The
+/// disk starts all the same, by the path that firmware looks for on every disk, so this is a problem to tell, and fails nothing.
+pub(in crate::sequences) async fn keep_boot_entries(machine: &Machine, when: When) {
+    let written = write_boot_entries(machine, when).await;
+    tell_boot_entries(machine, written);
+}
+
+fn tell_boot_entries(machine: &Machine, written: anyhow::Result<()>) {
+    let Err(error) = written else {
+        machine.store.remove::<Problem>(BOOT_ORDER);
+        return;
+    };
+    let reason = format!(
+        "the firmware does not take its entries for the boot loader: {error:#}. The disk starts only if the firmware looks for {LOADER} on it: put the disk first in the firmware's setup, or make room for variables there"
+    );
+    tracing::error!("{reason}");
+    status::note_problem(machine, BOOT_ORDER, &reason);
+}
+
+async fn write_boot_entries(machine: &Machine, when: When) -> anyhow::Result<()> {
     if !boot_loader::is_uefi() {
         return Ok(());
     }
@@ -331,4 +361,25 @@ async fn blocking<T: Send + 'static>(
 ) -> anyhow::Result<T> {
     let done = blocking_io::within(ANSWER, work).await;
     done.context("the work on the boot assets")?
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+    use crate::sequences::image_pins::machine_for_tests::unbooted;
+
+    #[tokio::test]
+    async fn firmware_without_room_for_its_entries_is_a_problem_until_it_has_some() {
+        let directory = tempfile::tempdir().unwrap();
+        let machine = unbooted(directory.path()).await;
+        let full = anyhow::anyhow!("No space left on device");
+        tell_boot_entries(&machine, Err(full));
+        let problem = machine.store.get::<Problem>(BOOT_ORDER).unwrap();
+        for said in ["No space left on device", "EFI/BOOT/BOOTX64.EFI", "setup"] {
+            assert!(problem.reason.contains(said), "{}", problem.reason);
+        }
+        tell_boot_entries(&machine, Ok(()));
+        assert!(machine.store.get::<Problem>(BOOT_ORDER).is_none());
+    }
 }

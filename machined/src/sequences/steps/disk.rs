@@ -6,6 +6,7 @@ use std::sync::Arc;
 use anyhow::Context as _;
 
 use super::boot_assets;
+use super::late_disk;
 use super::load_modules::load_disk_drivers;
 use super::needs_uefi::refuse_without_uefi;
 use super::replaced;
@@ -68,7 +69,7 @@ async fn mount_as(machine: &Machine, spec: DiskSpec) -> anyhow::Result<()> {
     if spec.disk.is_some() {
         load_disk_drivers(machine).await?;
     }
-    let mut mounted = machine.disk.mount(&spec).await;
+    let mut mounted = late_disk::mount(machine, &spec).await;
     // Containers that live on keep a damaged file system from being repaired. Keeping them may not cost the machine its disk; without the disk they
     // could not start again.
     if let Err(error) = &mounted
@@ -99,12 +100,12 @@ pub(in crate::sequences) async fn dry_run(
 
 /// Mounts STATE from the disk with Instar's partitions, if there is one: for a machine without a config, or one that has not loaded it yet.
 pub(in crate::sequences) async fn find_state(machine: &Machine) -> anyhow::Result<()> {
-    load_disk_drivers(machine).await?;
-    machine
-        .disk
-        .find_state()
-        .await
-        .context("look for Instar's partitions on the disks")
+    if machine.disk.state().is_some() {
+        return Ok(());
+    }
+    let started_from = late_disk::own_disk(machine).await?;
+    let found = machine.disk.find_state(started_from).await;
+    found.context("look for Instar's partitions on the disks")
 }
 
 /// Keeps the config on STATE over a reboot: never one on trial, which a reboot ends.

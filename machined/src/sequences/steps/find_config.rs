@@ -55,7 +55,7 @@ pub(in crate::sequences) async fn find_config(
         let report = |status: FetchStatus<'_>| tracing::warn!("machine config: {status}");
         return match ask(machine, &cmdline, patience, report).await {
             Ok(configured) => Ok(Found::Config(Box::new(configured))),
-            Err(error) if error.is::<NoSource>() => Err(error),
+            Err(error) if is_wrong_argument(&error) => Err(error),
             Err(error) => Ok(last_used(machine, error).await),
         };
     }
@@ -97,7 +97,7 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
                     machine.set_config(Arc::new(configured));
                 }
                 Ok(_) => {}
-                Err(error) if error.is::<NoSource>() => return,
+                Err(error) if is_wrong_argument(&error) => return,
                 Err(error) => {
                     let error = format!("{error:#}");
                     if error != told {
@@ -109,6 +109,13 @@ pub(in crate::sequences) fn keep_asking(machine: &Arc<Machine>) -> AbortOnDropHa
             }
         }
     }))
+}
+
+/// Whether no server can be asked, now or later.
+fn is_wrong_argument(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<NoSource>()
+        .is_some_and(NoSource::is_of_the_argument)
 }
 
 /// Parses a config as received.
@@ -146,7 +153,19 @@ async fn ask(
         within: until.saturating_duration_since(Instant::now()),
         ..FetchPolicy::default()
     };
-    usable(fetch(url, &policy, report).await?)
+    let received = fetch(url, &policy, report).await?;
+    usable_answer(&source, received)
+}
+
+/// Parses what a source has answered. A page is a sign of another server: a proxy, a login, or a web server's own page in place of a file.
+fn usable_answer(source: &Source, received: Vec<u8>) -> anyhow::Result<Configured> {
+    let is_page = received.trim_ascii_start().starts_with(b"<");
+    usable(received).with_context(|| match is_page {
+        true => format!(
+            "{source} answers with a page of HTML or XML and not with a config; another server may have answered in its place"
+        ),
+        false => format!("the answer of {source}"),
+    })
 }
 
 /// Returns the config with which this machine booted last, in place of the server's.
@@ -233,4 +252,30 @@ async fn network_is_up(machine: &Machine) -> anyhow::Result<()> {
         .await
         .context("the network task has ended")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use super::*;
+
+    #[test]
+    fn an_answer_that_is_no_config_names_who_gave_it() {
+        let source = Source::Url("http://user:secret@10.0.2.2/c.yaml?t=1".parse().unwrap());
+        let said = |answer: &str| {
+            let refused = usable_answer(&source, answer.into()).err().unwrap();
+            format!("{refused:#}")
+        };
+        let page = said("\n<!DOCTYPE html>\n<html><body>Log in</body></html>");
+        assert!(
+            page.contains("10.0.2.2/c.yaml answers with a page"),
+            "{page}"
+        );
+        let other = said("machine: 7");
+        assert!(
+            other.contains("the answer of http://10.0.2.2/c.yaml"),
+            "{other}"
+        );
+        assert!(!page.contains("secret") && !other.contains("secret"));
+    }
 }

@@ -8,6 +8,7 @@ pub(super) mod disk;
 pub(super) mod find_config;
 pub(super) mod kernel;
 pub(super) mod last_known_time;
+pub(super) mod late_disk;
 pub(super) mod leave;
 pub(super) mod load_modules;
 pub(super) mod maintenance;
