@@ -411,8 +411,12 @@ async fn install(
         ..
     } = checked;
     trial_record::unstage(&machine).await?;
-    if mode == UpgradeMode::Replace {
-        replace::mark(&machine, &record.upgrade.to).await?;
+    match mode {
+        UpgradeMode::Replace => replace::mark(&machine, &record.upgrade.to).await?,
+        // One of an upgrade that failed may have reached a slow disk after it was taken back.
+        UpgradeMode::Quickest | UpgradeMode::Reboot | UpgradeMode::Kexec => {
+            replace::unmark(&machine).await?;
+        }
     }
     let silent = ProgressSink::silent();
     let delivery = run_installer(&machine, &image, &candidate, &mut record, &silent).await?;
