@@ -17,7 +17,7 @@ use tonic::{Response, Status, Streaming};
 use super::get;
 use crate::cli::Global;
 use crate::each_node;
-use crate::output::{Output, yaml};
+use crate::output::{Output, tell, yaml};
 use crate::private_file::{self, PrivateFile};
 use crate::target;
 
@@ -118,7 +118,7 @@ pub(super) async fn collect(
     bar.finish_and_clear();
     bundle.finish()?;
     for part in &missing {
-        eprintln!("missing: {part}");
+        tell(&format!("missing: {part}"));
     }
     let path = path.display().to_string();
     global.output.show(
