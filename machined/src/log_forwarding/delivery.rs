@@ -49,13 +49,11 @@ impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
 /// Sends for as long as it is polled. `trust` has the authorities for TLS.
 pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
     let mut failures = 0;
-    // A line that a connection did not take as a whole goes to the next one.
-    let mut kept = None;
     loop {
         let connecting = tokio::time::timeout(CONNECT, connect(&endpoint, &trust));
         let connected = connecting.await.context("no answer in time").flatten();
         let sent = match connected {
-            Ok(way) => send(way, &queue, &mut kept, &mut failures).await,
+            Ok(way) => send(way, &queue, &mut failures).await,
             Err(error) => Err(error),
         };
         let Err(error) = sent else {
@@ -78,12 +76,7 @@ pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
 }
 
 /// Sends lines until the receiver ends the connection, or one fails.
-async fn send(
-    mut way: Way,
-    queue: &Queue,
-    kept: &mut Option<Vec<u8>>,
-    failures: &mut u32,
-) -> anyhow::Result<()> {
+async fn send(mut way: Way, queue: &Queue, failures: &mut u32) -> anyhow::Result<()> {
     let begun = Instant::now();
     if *failures > 0
         && matches!(way, Way::Stream(_))
@@ -92,14 +85,11 @@ async fn send(
         return judge_end(ended, begun.elapsed());
     }
     loop {
-        let line = match kept.take() {
-            Some(line) => line,
-            // The end counts first: the kernel would take a line for a receiver that is gone, and the line would be lost.
-            None => tokio::select! {
-                biased;
-                ended = way.ended() => return judge_end(ended, begun.elapsed()),
-                line = queue.pop() => line,
-            },
+        // The end counts first: the kernel would take a line for a receiver that is gone, and the line would be lost.
+        let line = tokio::select! {
+            biased;
+            ended = way.ended() => return judge_end(ended, begun.elapsed()),
+            line = queue.pop() => line,
         };
         let sent = tokio::time::timeout(WRITE, way.send(&line)).await;
         match sent
@@ -111,7 +101,8 @@ async fn send(
             Ok(Ok(())) => {}
             Ok(Err(error)) | Err(error) => {
                 match way {
-                    Way::Stream(_) => *kept = Some(line),
+                    // A line that a connection did not take as a whole goes to the next one.
+                    Way::Stream(_) => queue.put_back(line),
                     Way::Datagrams(_) => queue.note_lost(),
                 }
                 return Err(error);
