@@ -9,7 +9,7 @@ use std::process::ExitCode;
 use instar_client::{Failure, FailureKind};
 use serde_json::json;
 
-use crate::output::Output;
+use crate::output::{Output, tell};
 
 /// The exit codes, for `--help`.
 pub(crate) const EXIT_CODES: &str = "\
@@ -62,9 +62,9 @@ pub(crate) fn is_closed_output(failure: &Failure) -> bool {
 pub(crate) fn report(failure: &Failure, output: Output) {
     match output {
         Output::Table => {
-            eprintln!("error: {}", failure.chain());
+            tell(&format!("error: {}", failure.chain()));
             if let Some(advice) = failure.advice() {
-                eprintln!("help: {advice}");
+                tell(&format!("help: {advice}"));
             }
         }
         // JSON is valid YAML too, and one line of it is easy to tell from other lines on standard error.

@@ -25,6 +25,7 @@ mod private_file;
 mod progress;
 mod talos_version;
 mod target;
+mod terminal_text;
 mod unread_files;
 
 use std::process::ExitCode;

@@ -1,10 +1,12 @@
 //! Standard output: tables and text for people, JSON or YAML for programs.
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal as _, Write};
 
 pub(crate) use instar_base::byte_size::human;
 use instar_client::Failure;
 use serde_json::Value;
+
+use crate::terminal_text::harmless;
 
 /// How results are shown. Progress and errors go to standard error either way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
@@ -48,9 +50,17 @@ pub(crate) fn time(at: Option<&prost_types::Timestamp>) -> String {
         )
 }
 
-/// Prints one line on standard output.
+/// Prints one line on standard output. A terminal obeys nothing of it.
 pub(crate) fn print_line(line: &str) -> Result<(), Failure> {
-    print_bytes(format!("{line}\n").as_bytes())
+    match io::stdout().is_terminal() {
+        true => print_bytes(format!("{}\n", harmless(line)).as_bytes()),
+        false => print_bytes(format!("{line}\n").as_bytes()),
+    }
+}
+
+/// Prints one line on standard error, for people. A terminal obeys nothing of it.
+pub(crate) fn tell(line: &str) {
+    eprintln!("{}", harmless(line));
 }
 
 /// Writes bytes to standard output, unchanged.
@@ -61,10 +71,17 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<(), Failure> {
         .map_err(|error| Failure::io("cannot write to standard output", error))
 }
 
-/// Rows below a header, in columns as wide as their widest cell.
+/// Rows below a header, in columns as wide as their widest cell. A row is one line, whatever a message in it has.
 pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let mut widths: Vec<usize> = header.iter().map(|cell| cell.len()).collect();
-    for row in rows {
+    let in_one_line = |row: &Vec<String>| -> Vec<String> {
+        let cells = row.iter();
+        cells
+            .map(|cell| cell.replace(['\n', '\r', '\t'], " "))
+            .collect()
+    };
+    let rows: Vec<Vec<String>> = rows.iter().map(in_one_line).collect();
+    for row in &rows {
         for (width, cell) in widths.iter_mut().zip(row) {
             *width = (*width).max(cell.chars().count());
         }
@@ -79,7 +96,7 @@ pub(crate) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
         cells.join("  ").trim_end().to_owned()
     };
     std::iter::once(&header)
-        .chain(rows)
+        .chain(&rows)
         .map(line)
         .collect::<Vec<_>>()
         .join("\n")
@@ -102,6 +119,12 @@ mod tests {
         assert_eq!(time(Some(&at(1_795_262_400))), "2026-11-21T12:00:00Z");
         assert_eq!(time(Some(&at(i64::MAX))), "-");
         assert_eq!(time(None), "-");
+    }
+
+    #[test]
+    fn a_message_of_several_lines_is_no_row_of_its_own() {
+        let rows = [vec!["a".to_owned(), "one\nb  fine".to_owned()]];
+        assert_eq!(table(&["ID", "SAID"], &rows), "ID  SAID\na   one b  fine");
     }
 
     #[test]

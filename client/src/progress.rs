@@ -6,6 +6,8 @@ use std::time::{Duration, Instant};
 use indicatif::{MultiProgress, ProgressBar, ProgressStyle};
 use instar_client::{Progress, Update};
 
+use crate::terminal_text::harmless;
+
 /// The progress display of one action.
 pub(crate) struct ProgressDisplay {
     node: String,
@@ -53,9 +55,10 @@ impl ProgressDisplay {
 
     fn line(&self, text: &str) -> String {
         format!(
-            "{}: {:>6.1} s  {text}",
+            "{}: {:>6.1} s  {}",
             self.node,
-            self.began.elapsed().as_secs_f64()
+            self.began.elapsed().as_secs_f64(),
+            harmless(text)
         )
     }
 
@@ -77,7 +80,7 @@ impl ProgressDisplay {
         if parts.is_empty() {
             "waiting".to_owned()
         } else {
-            parts.join(" / ")
+            harmless(&parts.join(" / "))
         }
     }
 }

@@ -2,6 +2,8 @@
 
 use instar_client::{Failure, FailureKind, Node};
 
+use crate::output::tell;
+
 /// The number of them.
 #[derive(Default)]
 pub(crate) struct UnreadFiles(usize);
@@ -12,7 +14,7 @@ impl UnreadFiles {
         if error.is_empty() {
             return false;
         }
-        eprintln!("{}: {error}", node.name());
+        tell(&format!("{}: {error}", node.name()));
         self.0 += 1;
         true
     }

@@ -11,6 +11,7 @@ use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt as _};
 
+use crate::base::printable::printable;
 use crate::services::LogRing;
 
 /// Limit on a record, in bytes: the kernel cuts longer ones (`PRINTKRB_RECORD_MAX`).
@@ -40,7 +41,7 @@ impl<S: Subscriber> Layer<S> for Lines {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut text = Text::default();
         event.record(&mut text);
-        let line = text.0;
+        let line = harmless(&text.0);
         let level = *event.metadata().level();
         self.ring
             .write(format!("{} {line}\n", level.as_str()).as_bytes());
@@ -57,6 +58,13 @@ impl<S: Subscriber> Layer<S> for Lines {
             let _ = kernel.write_all(record.as_bytes());
         }
     }
+}
+
+/// A message for the log: the kernel prints it on consoles as it is, and some of its words may be a stranger's. Further lines are indented, so
+/// that none passes for another message.
+fn harmless(text: &str) -> String {
+    let lines: Vec<String> = text.lines().map(printable).collect();
+    lines.join("\n  ")
 }
 
 /// syslog's priorities (syslog(3)).
@@ -103,5 +111,16 @@ mod tests {
         let mut reader = ring.read(Tail::All);
         let lines: Vec<_> = std::iter::from_fn(|| reader.next_kept()).collect();
         assert_eq!(lines, ["INFO found disk=\"vda\"\n", "WARN hot\n"]);
+    }
+
+    #[test]
+    fn words_of_strangers_are_no_other_message_and_move_no_cursor() {
+        for (text, logged) in [
+            ("one\nERROR two\r\nthree\n", "one\n  ERROR two\n  three"),
+            ("a label: \u{1b}[2Jx", "a label: \\x1b[2Jx"),
+            ("", ""),
+        ] {
+            assert_eq!(harmless(text), logged);
+        }
     }
 }

@@ -8,6 +8,7 @@
 
 mod bandwidth;
 mod cidr;
+pub mod config_argument;
 mod container;
 pub mod digest;
 mod disk_selector;

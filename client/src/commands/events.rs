@@ -168,7 +168,8 @@ fn text(fields: &Value) -> String {
     let shown = fields.iter().filter_map(|(name, value)| match value {
         Value::Null => None,
         Value::String(text) if text.is_empty() => None,
-        Value::String(text) => Some(format!("{name}={text}")),
+        // An event is one line, whatever a service's message has.
+        Value::String(text) => Some(format!("{name}={}", text.replace(['\n', '\r'], " "))),
         Value::Array(items) if items.is_empty() => None,
         other => Some(format!("{name}={other}")),
     });
@@ -194,7 +195,7 @@ mod tests {
             "action=start sequence=upgrade"
         );
         event.error = Some(Error {
-            message: "no room".into(),
+            message: "no\nroom".into(),
             ..Error::default()
         });
         assert_eq!(

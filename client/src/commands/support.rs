@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use instar_api::common::{ContainerDriver, Data};
 use instar_api::machine::{ContainersRequest, DmesgRequest, LogsRequest};
 use instar_client::{Failure, FailureKind, Node, event_history};
+use instar_values::config_argument::without_config_urls;
 use serde_json::{Value, json};
 use tokio::time::timeout;
 use tonic::{Response, Status, Streaming};
@@ -17,7 +18,7 @@ use tonic::{Response, Status, Streaming};
 use super::get;
 use crate::cli::Global;
 use crate::each_node;
-use crate::output::{Output, yaml};
+use crate::output::{Output, tell, yaml};
 use crate::private_file::{self, PrivateFile};
 use crate::target;
 
@@ -118,7 +119,7 @@ pub(super) async fn collect(
     bar.finish_and_clear();
     bundle.finish()?;
     for part in &missing {
-        eprintln!("missing: {part}");
+        tell(&format!("missing: {part}"));
     }
     let path = path.display().to_string();
     global.output.show(
@@ -215,7 +216,9 @@ impl OfNode<'_> {
         for (name, resources) in types {
             match resources {
                 Ok(resources) => {
-                    let text = yaml(&Value::Array(resources));
+                    let mut resources = Value::Array(resources);
+                    hide_config_urls(&mut resources);
+                    let text = yaml(&resources);
                     self.put(&format!("resources/{name}.yaml"), text.as_bytes())?;
                 }
                 Err(failure) => self.missing.push(failure.to_string()),
@@ -260,7 +263,7 @@ impl OfNode<'_> {
                 }
             }
         }
-        self.put(name, &bytes)
+        self.put(name, &lines_without_config_urls(&bytes))
     }
 
     fn lacks(&mut self, name: &str, status: &Status) -> Result<(), Failure> {
@@ -278,6 +281,28 @@ impl OfNode<'_> {
         self.bar.inc(1);
         self.bundle.put(&place, content)
     }
+}
+
+/// Hides the URL of the machine config, which a node shows to administrators: whoever gets the file need not be one.
+fn hide_config_urls(value: &mut Value) {
+    match value {
+        Value::String(text) => *text = without_config_urls(std::mem::take(text)),
+        Value::Array(all) => all.iter_mut().for_each(hide_config_urls),
+        Value::Object(all) => all.values_mut().for_each(hide_config_urls),
+        Value::Null | Value::Bool(_) | Value::Number(_) => {}
+    }
+}
+
+/// The same for the lines of a log. Bytes that are no text stay as they are.
+fn lines_without_config_urls(log: &[u8]) -> Vec<u8> {
+    let mut shown = Vec::with_capacity(log.len());
+    for line in log.split_inclusive(|byte| *byte == b'\n') {
+        match std::str::from_utf8(line) {
+            Ok(text) => shown.extend(without_config_urls(text.to_owned()).into_bytes()),
+            Err(_) => shown.extend_from_slice(line),
+        }
+    }
+    shown
 }
 
 /// The file, readable for its owner alone.
@@ -321,6 +346,19 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+
+    #[test]
+    fn the_url_of_the_config_is_in_no_part_for_administrators_either() {
+        let log = b"kern: info: Command line: instar.config=https://u:p@h/c?t=1 quiet\n\xff\n";
+        let shown = b"kern: info: Command line: instar.config=<hidden> quiet\n\xff\n";
+        assert_eq!(lines_without_config_urls(log), shown);
+        let mut resources = json!([{ "spec": { "cmdline": "a talos.config=http://h b", "n": 1 } }]);
+        hide_config_urls(&mut resources);
+        assert_eq!(
+            resources,
+            json!([{ "spec": { "cmdline": "a talos.config=<hidden> b", "n": 1 } }])
+        );
+    }
 
     #[test]
     fn a_bundle_is_private_and_replaces_nothing_unasked() {

@@ -40,7 +40,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, lines: Vec<String>, look: 
 }
 
 /// Breaks a sentence into lines. A word that is longer than a line is cut.
-fn broken(sentence: &str, width: usize) -> Vec<String> {
+pub(super) fn broken(sentence: &str, width: usize) -> Vec<String> {
     let width = width.max(10);
     let mut lines = vec![String::new()];
     for word in sentence.split(' ') {

@@ -12,9 +12,6 @@ use super::numbers::clock;
 use crate::known::{Node, stage};
 use crate::terminal::Look;
 
-/// Limit on the conditions that are shown.
-const CONDITIONS: usize = 3;
-
 /// A name, a value, and its mood.
 pub(super) type Fact = (&'static str, String, Mood);
 
@@ -45,7 +42,6 @@ pub(super) fn of(node: &Node) -> Vec<Fact> {
         let text = format!("{}: {}", missing.name, missing.reason);
         facts.push(("Missing", text, Mood::Bad));
     }
-    facts.extend(wrong(node));
     let addresses = Some(node.addresses.join(" ")).filter(|addresses| !addresses.is_empty());
     facts.push(plain("Addresses", addresses));
     facts.push(plain("Up", node.uptime.map(clock)));
@@ -70,17 +66,6 @@ pub(super) fn of(node: &Node) -> Vec<Fact> {
         facts.push(("Told", told.clone(), Mood::Bad));
     }
     facts
-}
-
-/// The conditions that are true: one line each, the newest ones, and how many there are besides.
-fn wrong(node: &Node) -> impl Iterator<Item = Fact> {
-    let shown = node.conditions.iter().take(CONDITIONS).map(|condition| {
-        let text = format!("{}: {}", condition.r#type, condition.message);
-        ("Wrong", text, Mood::Bad)
-    });
-    let left = node.conditions.len().saturating_sub(CONDITIONS);
-    let more = (left > 0).then(|| ("Wrong", format!("and {left} more"), Mood::Bad));
-    shown.chain(more)
 }
 
 fn secure_boot(state: &instar_api::definitions::runtime::SecurityStateSpec) -> String {
@@ -112,58 +97,4 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, node: &Node, facts: &[Fact
     let lines: Vec<_> = facts.iter().map(line).collect();
     let paragraph = Paragraph::new(lines).block(look.part(look.text(&node.name)));
     frame.render_widget(paragraph, area);
-}
-
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeMap;
-    use std::time::{Duration, UNIX_EPOCH};
-
-    use instar_api::definitions::instar::ConditionSpec;
-
-    use super::*;
-    use crate::known::{Update, Watched};
-
-    /// The lines of a node with these conditions: the type, whether it is true, and since when.
-    fn lines(conditions: &[(&str, bool, u64)]) -> Vec<String> {
-        let conditions = conditions.iter().map(|(kind, status, since)| {
-            let spec = ConditionSpec {
-                r#type: (*kind).to_owned(),
-                status: *status,
-                message: format!("{kind} is wrong"),
-                since: Some((UNIX_EPOCH + Duration::from_secs(*since)).into()),
-                ..ConditionSpec::default()
-            };
-            ((*kind).to_owned(), spec)
-        });
-        let all: BTreeMap<_, _> = conditions.collect();
-        let mut node = Node::new("n".to_owned());
-        node.apply(Duration::ZERO, Update::Watched(Watched::Conditions(all)));
-        let facts = of(&node).into_iter();
-        let wrong = facts.filter(|(name, ..)| *name == "Wrong");
-        wrong.map(|(_, text, _)| text).collect()
-    }
-
-    #[test]
-    fn the_newest_three_conditions_and_a_count_are_shown() {
-        let many = [
-            ("A", true, 1),
-            ("B", true, 5),
-            ("C", false, 9),
-            ("D", true, 3),
-            ("E", true, 4),
-            ("F", true, 2),
-        ];
-        assert_eq!(
-            lines(&many),
-            [
-                "B: B is wrong",
-                "E: E is wrong",
-                "D: D is wrong",
-                "and 2 more"
-            ]
-        );
-        assert_eq!(lines(&many[..3]), ["B: B is wrong", "A: A is wrong"]);
-        assert_eq!(lines(&[("A", false, 1)]), Vec::<String>::new());
-    }
 }

@@ -1,6 +1,7 @@
 //! Draws a screen: a function of the known state, the terminal's size and its abilities.
 
 mod bundles;
+mod conditions;
 mod facts;
 mod load;
 mod log;
@@ -46,9 +47,11 @@ fn summary(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> us
     let node = screen.node();
     let facts = facts::of(node);
     let wanted = facts.len().max(node.services.len()) + 1;
+    let wrong = conditions::lines(node, area, look);
+    let wrong_rows = conditions::height(&wrong);
     if area.width >= WIDE {
-        let [top, below] =
-            Layout::vertical([upper(wanted.max(9), area), Constraint::Min(0)]).areas(area);
+        let rows = [upper(wanted.max(9), area), wrong_rows, Constraint::Min(0)];
+        let [top, told, below] = Layout::vertical(rows).areas(area);
         let [left, middle, right] = Layout::horizontal([
             Constraint::Fill(2),
             Constraint::Fill(2),
@@ -59,17 +62,24 @@ fn summary(frame: &mut Frame<'_>, area: Rect, screen: &Screen, look: Look) -> us
         facts::draw(frame, left, node, &facts, look);
         services::draw(frame, middle, node, look);
         load::draw(frame, right, node, 1, look);
+        conditions::draw(frame, told, wrong, look);
         return log::draw(frame, below, screen, look);
     }
     let load_rows = Constraint::Length(load::ROWS + 1);
-    let [top, load, below] =
-        Layout::vertical([upper(wanted, area), load_rows, Constraint::Min(0)]).areas(area);
+    let rows = [
+        upper(wanted, area),
+        load_rows,
+        wrong_rows,
+        Constraint::Min(0),
+    ];
+    let [top, load, told, below] = Layout::vertical(rows).areas(area);
     let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)])
         .spacing(1)
         .areas(top);
     facts::draw(frame, left, node, &facts, look);
     services::draw(frame, right, node, look);
     load::draw(frame, load, node, 2, look);
+    conditions::draw(frame, told, wrong, look);
     log::draw(frame, below, screen, look)
 }
 

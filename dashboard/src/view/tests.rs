@@ -380,17 +380,21 @@ fn a_frame_like_the_last_one_costs_nothing() {
 }
 
 #[test]
-fn the_summary_says_in_words_what_is_wrong() {
+fn the_summary_says_in_words_what_is_wrong_and_what_to_do() {
     let mut screen = screen();
     let condition = ConditionSpec {
         r#type: "UpgradeFailed".into(),
         status: true,
-        message: "v0.3.0 was given up: the moon is full".into(),
+        message: "v0.2.0 runs on, because the last upgrade failed: v0.3.0 was given up; repair the image or the machine and upgrade again".into(),
         ..ConditionSpec::default()
     };
     let watched = Watched::Conditions(one("UpgradeFailed", condition));
     screen.apply(0, Duration::from_secs(41), Update::Watched(watched));
-    let drawn = drawn(&mut screen, 140, 40, PLAIN);
-    let line = "Wrong       UpgradeFailed: v0.3.0 was given up";
-    assert!(drawn.contains(line), "{drawn}");
+    for (columns, rows) in [(80, 24), (140, 40)] {
+        let drawn = drawn(&mut screen, columns, rows, PLAIN);
+        let begins = "\nUpgradeFailed: v0.2.0 runs on, because";
+        assert!(drawn.contains(begins), "{drawn}");
+        assert!(drawn.contains("upgrade again\n"), "{drawn}");
+        assert!(drawn.contains(" log: kernel"), "{drawn}");
+    }
 }

@@ -20,6 +20,9 @@ use crate::sys::readiness;
 /// still smaller than this.
 const LARGEST_RECORD: usize = 8192;
 
+/// Difference of two measurements of the boot's time from which on the clock was set in between. It is not set by less (`time::STEP`).
+const CLOCK_WAS_SET: Duration = Duration::from_millis(64);
+
 const FACILITIES: [&str; 12] = [
     "kern", "user", "mail", "daemon", "auth", "syslog", "lpr", "news", "uucp", "cron", "authpriv",
     "ftp",
@@ -59,6 +62,7 @@ impl fmt::Display for Record {
 /// A reader of the kernel's log.
 pub struct KernelLog {
     device: AsyncFd<OwnedFd>,
+    /// When the kernel was started, by the clock of now.
     boot: SystemTime,
 }
 
@@ -73,17 +77,9 @@ impl KernelLog {
         if only_new {
             device.seek(SeekFrom::End(0)).context("seek in /dev/kmsg")?;
         }
-        let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-        let up = Duration::new(
-            up.tv_sec.unsigned_abs(),
-            u32::try_from(up.tv_nsec).unwrap_or(0),
-        );
-        let boot = SystemTime::now()
-            .checked_sub(up)
-            .unwrap_or(SystemTime::UNIX_EPOCH);
         Ok(KernelLog {
             device: readiness::watch(device.into(), Interest::READABLE)?,
-            boot,
+            boot: boot_by_clock(),
         })
     }
 
@@ -92,7 +88,10 @@ impl KernelLog {
         let mut record = [0; LARGEST_RECORD];
         loop {
             match rustix::io::read(self.device.get_ref(), &mut record) {
-                Ok(length) => return Ok(parse(&record[..length], self.boot)),
+                Ok(length) => {
+                    self.boot = after(self.boot, boot_by_clock());
+                    return Ok(parse(&record[..length], self.boot));
+                }
                 Err(Errno::AGAIN) => return Ok(None),
                 // Records were overwritten before they were read; the next read continues with the oldest record.
                 Err(Errno::PIPE) => {}
@@ -110,6 +109,29 @@ impl KernelLog {
             let mut ready = self.device.readable().await.context("wait for /dev/kmsg")?;
             ready.clear_ready();
         }
+    }
+}
+
+/// When the kernel was started, by the present clock.
+fn boot_by_clock() -> SystemTime {
+    let up = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let up = Duration::new(
+        up.tv_sec.unsigned_abs(),
+        u32::try_from(up.tv_nsec).unwrap_or(0),
+    );
+    SystemTime::now()
+        .checked_sub(up)
+        .unwrap_or(SystemTime::UNIX_EPOCH)
+}
+
+/// The boot's time after another measurement: the one before, so that records keep their distances, unless the clock was set. A reader that
+/// began before a time server answered would tell wrong times for as long as it reads.
+fn after(before: SystemTime, now: SystemTime) -> SystemTime {
+    let moved = now.duration_since(before);
+    let moved = moved.unwrap_or_else(|earlier| earlier.duration());
+    match moved < CLOCK_WAS_SET {
+        true => before,
+        false => now,
     }
 }
 
@@ -136,6 +158,19 @@ fn parse(record: &[u8], boot: SystemTime) -> Option<Record> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_follow_a_clock_that_was_set_and_nothing_else() {
+        let before = SystemTime::UNIX_EPOCH + Duration::from_secs(1_700_000_000);
+        let (little, year) = (
+            Duration::from_micros(50),
+            Duration::from_secs(365 * 24 * 3600),
+        );
+        assert_eq!(after(before, before + little), before);
+        assert_eq!(after(before, before - little), before);
+        assert_eq!(after(before, before + year), before + year);
+        assert_eq!(after(before, before - year), before - year);
+    }
 
     #[test]
     fn records_become_lines() {

@@ -9,6 +9,7 @@ use super::phase::Phase;
 use super::upgrade::Upgrade;
 use super::{BundleFact, Place};
 use crate::base::byte_size::{human, human_short};
+use crate::base::printable::printable;
 
 /// Number of images that are named; the others are only counted.
 const NAMED: usize = 4;
@@ -66,6 +67,10 @@ pub fn sentences(bundle: &BundleFact) -> Vec<Sentence> {
     said.extend(upgrade(bundle));
     said.extend(bundle.support.as_ref().map(support));
     said.extend(may_be_pulled_out(bundle));
+    for sentence in &mut said {
+        // Names and labels are those of whoever made the bundle, and the terminal that asks a person shows them as they are.
+        sentence.text = printable(&sentence.text);
+    }
     said
 }
 

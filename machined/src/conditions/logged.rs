@@ -4,10 +4,11 @@
 //!             true: a line with the reason               false at QUIET looks in a row: a line
 //!   silent ────────────────────────────────────▶ told ────────────────────────────────────────▶ silent
 //!                                                 │ ▲
-//!                                                 └─┘ another reason: a line
+//!                                                 └─┘ a reason that was not told yet: a line
 //! ```
 //!
-//! A trouble that comes and goes between two looks is one trouble: a disk at its limit does not fill the log.
+//! A trouble that comes and goes between two looks is one trouble: a disk at its limit does not fill the log, nor does a node whose reason
+//! changes to and fro.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +23,8 @@ pub struct LoggedConditions(BTreeMap<Type, Open>);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Open {
-    reason: &'static str,
+    /// The reasons that were told.
+    told: Vec<&'static str>,
     /// Looks in a row at which it was gone.
     quiet: u32,
 }
@@ -64,12 +66,15 @@ impl LoggedConditions {
             self.0.remove(&kind);
             return Some(Line::IsOver(kind));
         };
-        let open = Open {
-            reason: trouble.reason,
+        let open = self.0.entry(kind).or_insert(Open {
+            told: Vec::new(),
             quiet: 0,
-        };
-        let before = self.0.insert(kind, open);
-        let is_told = before.is_some_and(|before| before.reason == trouble.reason);
+        });
+        open.quiet = 0;
+        let is_told = open.told.contains(&trouble.reason);
+        if !is_told {
+            open.told.push(trouble.reason);
+        }
         (!is_told).then(|| Line::Begins {
             kind,
             reason: trouble.reason,
@@ -107,6 +112,9 @@ mod tests {
             (bytes, Some("begins BytesNearlyUsedUp: do this")),
             (bytes, None),
             (files, Some("begins FilesNearlyUsedUp: do this")),
+            // The reason changes to and fro.
+            (bytes, None),
+            (files, None),
             (None, None),
             (None, None),
             // It was gone for two looks only.

@@ -35,7 +35,7 @@ pub use facts::{
     Approval, Certificate, Clock, Facts, FailedService, Failure, HeldRelease, Look, NodeTrouble,
     Room, Signer, StateDisk, Unbootable, Unhealthy,
 };
-pub use first_seen::{FirstSeen, Known};
+pub use first_seen::{FirstSeen, Known, Moment};
 pub use judge::judge;
 pub use logged::{Line, LoggedConditions};
 

@@ -246,11 +246,37 @@ fn troubles_of_several_begin_with_the_first() {
     assert_eq!(trouble.since, Some(T + HOUR));
 }
 
+/// The moment after so many hours, by a clock that showed this time when machined began.
+fn after(hours: u32, begun: SystemTime) -> Moment {
+    let up = HOUR * hours;
+    Moment { at: begun + up, up }
+}
+
+#[test]
+fn a_begin_is_told_by_the_clock_of_now() {
+    let seen = FirstSeen::default();
+    let few_bytes = Facts {
+        var: Some(var(1, 50)),
+        ..fine()
+    };
+    let look = |now: Moment| {
+        let known = seen.note(judge(&few_bytes), now);
+        known.into_iter().find_map(|it| it.trouble).map(|it| it.1)
+    };
+    assert_eq!(look(after(1, T)), Some(T + HOUR));
+    // A time server has set the clock, by years; then by what a clock drifts.
+    let year = HOUR * (365 * 24);
+    assert_eq!(look(after(2, T + year)), Some(T + year + HOUR));
+    let little = Duration::from_secs(1);
+    assert_eq!(look(after(3, T + year + little)), Some(T + year + HOUR));
+    assert_eq!(look(after(4, T + year / 2)), Some(T + year / 2 + HOUR));
+}
+
 #[test]
 fn a_trouble_without_a_time_begins_when_it_is_first_seen() {
     let seen = FirstSeen::default();
     let look = |facts: &Facts, hours: u32| {
-        let known = seen.note(judge(facts), T + HOUR * hours);
+        let known = seen.note(judge(facts), after(hours, T));
         known.into_iter().find_map(|it| it.trouble).map(|it| it.1)
     };
     let few_bytes = Facts {

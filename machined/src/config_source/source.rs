@@ -20,12 +20,10 @@ use instar_pki::Role;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::config::MAX_CONFIG_BYTES;
+use crate::values::config_argument::{CONFIG_ARGUMENTS, without_config_urls};
 
 /// Path where the kernel shows the config from QEMU's `-fw_cfg name=opt/dev.instar/config,file=…`, once its module is loaded.
 pub const FW_CFG_PATH: &str = "/sys/firmware/qemu_fw_cfg/by_name/opt/dev.instar/config/raw";
-
-/// Kernel arguments that name the config, ours first. The other one is for users who come from Talos.
-const ARGUMENTS: [&str; 2] = ["instar.config", "talos.config"];
 
 /// All characters but RFC 3986's unreserved ones. With these escaped, a value stays one part of a path or query, whatever a
 /// vendor wrote into its SMBIOS.
@@ -130,7 +128,7 @@ impl NoSource {
 /// # Errors
 /// The kernel's command line names an invalid URL.
 pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source, NoSource> {
-    for argument in ARGUMENTS {
+    for argument in CONFIG_ARGUMENTS {
         if let Some(value) = last_argument(cmdline, argument) {
             let url = substitute(argument, value, identity)?;
             return parse_url(&url)
@@ -144,7 +142,7 @@ pub fn choose(cmdline: &str, identity: &Identity, fw_cfg: bool) -> Result<Source
 /// Returns whether the command line has a URL for the config, valid or not.
 #[must_use]
 pub fn names_a_server(cmdline: &str) -> bool {
-    let mut arguments = ARGUMENTS.iter();
+    let mut arguments = CONFIG_ARGUMENTS.iter();
     arguments.any(|argument| last_argument(cmdline, argument).is_some())
 }
 
@@ -191,9 +189,6 @@ pub enum Secrets {
     Hidden,
 }
 
-/// The text in place of a hidden secret.
-const HIDDEN: &str = "<hidden>";
-
 impl Secrets {
     /// Returns the setting for a caller with these roles.
     #[must_use]
@@ -210,44 +205,9 @@ impl Secrets {
     pub fn shown(self, line: String) -> String {
         match self {
             Secrets::Shown => line,
-            Secrets::Hidden => hide_sources(line),
+            Secrets::Hidden => without_config_urls(line),
         }
     }
-}
-
-/// Replaces the values of the arguments that name the config.
-fn hide_sources(line: String) -> String {
-    let next = |text: &str| {
-        let places = ARGUMENTS.iter().filter_map(|argument| {
-            let (at, name) = text
-                .match_indices(argument)
-                .find(|(at, name)| text[at + name.len()..].starts_with('='))?;
-            Some(at + name.len() + 1)
-        });
-        places.min()
-    };
-    if next(&line).is_none() {
-        return line;
-    }
-    let (mut hidden, mut rest) = (String::new(), line.as_str());
-    while let Some(start) = next(rest) {
-        let (before, value) = rest.split_at(start);
-        hidden.push_str(before);
-        hidden.push_str(HIDDEN);
-        rest = &value[length_of_value(before, value)..];
-    }
-    hidden + rest
-}
-
-/// Returns the length of an argument's value. It ends at a blank that is not in double quotes; those may begin before the name.
-fn length_of_value(before: &str, value: &str) -> usize {
-    let word = before.rsplit(|it: char| it.is_ascii_whitespace()).next();
-    let mut is_quoted = word.is_some_and(|word| word.starts_with('"'));
-    let mut ends = value.char_indices().filter(|(_, character)| {
-        is_quoted ^= *character == '"';
-        character.is_ascii_whitespace() && !is_quoted
-    });
-    ends.next().map_or(value.len(), |(at, _)| at)
 }
 
 /// Returns the value of an argument. The last one wins, as with the kernel's own; a value may be in double quotes.
@@ -489,31 +449,11 @@ mod tests {
     }
 
     #[test]
-    fn values_that_name_the_config_are_hidden() {
-        for (line, hidden) in [
-            ("panic=10 quiet", "panic=10 quiet"),
-            (
-                "a instar.config=http://u:p@h/x?t=1 talos.config=y\n",
-                "a instar.config=<hidden> talos.config=<hidden>\n",
-            ),
-            (
-                "Command line: instar.config=\"http://h/a b\" c",
-                "Command line: instar.config=<hidden> c",
-            ),
-            (
-                "\"talos.config=http://h/a b\" c",
-                "\"talos.config=<hidden> c",
-            ),
-            (
-                "talos.config=a talos.config=b talos.configs=c",
-                "talos.config=<hidden> talos.config=<hidden> talos.configs=c",
-            ),
-            ("instar.config=", "instar.config=<hidden>"),
-            ("instar.config=\u{e9}x y", "instar.config=<hidden> y"),
-        ] {
-            assert_eq!(Secrets::Hidden.shown(line.to_owned()), hidden);
-            assert_eq!(Secrets::Shown.shown(line.to_owned()), line);
-        }
+    fn only_administrators_are_shown_where_the_config_comes_from() {
+        let line = "a instar.config=http://u:p@h/x?t=1 b";
+        let hidden = "a instar.config=<hidden> b";
+        assert_eq!(Secrets::Hidden.shown(line.to_owned()), hidden);
+        assert_eq!(Secrets::Shown.shown(line.to_owned()), line);
         assert_eq!(Secrets::of(&[Role::Operator]), Secrets::Hidden);
         assert_eq!(Secrets::of(&[Role::Admin]), Secrets::Shown);
     }

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, ensure};
 use instar_http_client::{Trust, client_config};
 use rustls_pki_types::ServerName;
 use socket2::SockRef;
@@ -25,6 +25,10 @@ use crate::values::{LogEndpoint, LogTransport};
 const CONNECT: Duration = Duration::from_secs(10);
 /// Timeout for one line. A receiver that takes none for so long is cut off.
 const WRITE: Duration = Duration::from_secs(30);
+/// A connection that its receiver ends sooner is a failure: a proxy takes connections also for a receiver that is away.
+const STEADY: Duration = Duration::from_secs(5);
+/// Time that a new connection has to end in, after a failure, before it gets a line. The line would be lost.
+const SETTLE: Duration = Duration::from_secs(1);
 /// Pauses between tries to connect.
 const PAUSES: BackOff = BackOff {
     first: Duration::from_secs(1),
@@ -45,18 +49,17 @@ impl<T: AsyncRead + AsyncWrite + Send> Stream for T {}
 /// Sends for as long as it is polled. `trust` has the authorities for TLS.
 pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
     let mut failures = 0;
-    // A line that a connection did not take as a whole goes to the next one.
-    let mut kept = None;
     loop {
         let connecting = tokio::time::timeout(CONNECT, connect(&endpoint, &trust));
         let connected = connecting.await.context("no answer in time").flatten();
         let sent = match connected {
-            Ok(way) => send(way, &queue, &mut kept, &mut failures).await,
+            Ok(way) => send(way, &queue, &mut failures).await,
             Err(error) => Err(error),
         };
         let Err(error) = sent else {
             // At its restart, or after a while without lines. If it does not come back, the next connection says so; a line about the end
             // alone would be one to send, and might end the next connection too.
+            failures = 0;
             tokio::time::sleep(PAUSES.after(failures)).await;
             continue;
         };
@@ -73,31 +76,33 @@ pub(super) async fn deliver(endpoint: LogEndpoint, trust: Trust, queue: Queue) {
 }
 
 /// Sends lines until the receiver ends the connection, or one fails.
-async fn send(
-    mut way: Way,
-    queue: &Queue,
-    kept: &mut Option<Vec<u8>>,
-    failures: &mut u32,
-) -> anyhow::Result<()> {
+async fn send(mut way: Way, queue: &Queue, failures: &mut u32) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    if *failures > 0
+        && matches!(way, Way::Stream(_))
+        && let Ok(ended) = tokio::time::timeout(SETTLE, way.ended()).await
+    {
+        return judge_end(ended, begun.elapsed());
+    }
     loop {
-        let line = match kept.take() {
-            Some(line) => line,
-            // The end counts first: the kernel would take a line for a receiver that is gone, and the line would be lost.
-            None => tokio::select! {
-                biased;
-                ended = way.ended() => return ended.context("it has ended the connection"),
-                line = queue.pop() => line,
-            },
+        // The end counts first: the kernel would take a line for a receiver that is gone, and the line would be lost.
+        let line = tokio::select! {
+            biased;
+            ended = way.ended() => return judge_end(ended, begun.elapsed()),
+            line = queue.pop() => line,
         };
         let sent = tokio::time::timeout(WRITE, way.send(&line)).await;
         match sent
             .context("it takes no lines")
             .map(|sent| sent.map_err(anyhow::Error::from))
         {
-            Ok(Ok(())) => *failures = 0,
+            Ok(Ok(())) if begun.elapsed() >= STEADY => *failures = 0,
+            // The kernel has it. Whether there is a receiver behind the connection, only time tells.
+            Ok(Ok(())) => {}
             Ok(Err(error)) | Err(error) => {
                 match way {
-                    Way::Stream(_) => *kept = Some(line),
+                    // A line that a connection did not take as a whole goes to the next one.
+                    Way::Stream(_) => queue.put_back(line),
                     Way::Datagrams(_) => queue.note_lost(),
                 }
                 return Err(error);
@@ -107,6 +112,17 @@ async fn send(
             tracing::warn!("a receiver of logs is too slow: {dropped} lines are lost");
         }
     }
+}
+
+/// Decides about the end of a connection that lived for so long: in order, at the receiver's restart or after a while without lines; or a
+/// failure.
+fn judge_end(ended: io::Result<()>, lived: Duration) -> anyhow::Result<()> {
+    ended.context("it has ended the connection")?;
+    ensure!(
+        lived >= STEADY,
+        "it takes connections and ends them at once, as a proxy does whose receiver is away"
+    );
+    Ok(())
 }
 
 impl Way {
@@ -286,6 +302,40 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         task.abort();
+    }
+
+    /// It takes each connection and what comes on it, and ends it, until its receiver is back.
+    #[tokio::test]
+    async fn a_proxy_whose_receiver_is_away_swallows_no_more_than_the_first_line() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let to = endpoint("tcp", listener.local_addr().unwrap());
+        let queue = Queue::default();
+        let task = tokio::spawn(deliver(to, Trust::default(), queue.clone()));
+        for line in ["first\n", "second\n"] {
+            queue.push(line.as_bytes().to_vec());
+            let accepted = tokio::time::timeout(CONNECT, listener.accept()).await;
+            drop(accepted.unwrap().unwrap());
+        }
+        let accepted = tokio::time::timeout(CONNECT, listener.accept()).await;
+        let mut lines = BufReader::new(accepted.unwrap().unwrap().0).lines();
+        let mut next = async || {
+            let line = tokio::time::timeout(CONNECT, lines.next_line()).await;
+            line.unwrap().unwrap().unwrap()
+        };
+        let line = next().await;
+        // The first one is there too if the connection ended before it was written.
+        let line = if line == "first" { next().await } else { line };
+        assert_eq!(line, "second");
+        task.abort();
+    }
+
+    #[test]
+    fn an_end_soon_after_the_begin_is_a_failure() {
+        assert!(judge_end(Ok(()), STEADY).is_ok());
+        let soon = judge_end(Ok(()), Duration::from_millis(10)).unwrap_err();
+        assert!(soon.to_string().contains("a proxy"), "{soon}");
+        let reset = io::Error::from(io::ErrorKind::ConnectionReset);
+        assert!(judge_end(Err(reset), STEADY).is_err());
     }
 
     #[tokio::test]

@@ -22,7 +22,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::intent;
 use crate::machine::{Configured, Machine};
-use crate::values::{LogContent, LogDestination};
+use crate::values::{LogContent, LogDestination, LogTransport};
 use queue::Queue;
 use sources::{Destinations, Wanted};
 
@@ -30,8 +30,69 @@ use sources::{Destinations, Wanted};
 #[derive(Default)]
 struct Running {
     destinations: Destinations,
-    deliveries: Vec<(LogDestination, Trust, Queue, AbortOnDropHandle<()>)>,
+    deliveries: Vec<Delivery>,
     sources: BTreeMap<LogContent, AbortOnDropHandle<()>>,
+}
+
+/// The sending to one receiver.
+struct Delivery {
+    destination: LogDestination,
+    trust: Trust,
+    queue: Queue,
+    _task: AbortOnDropHandle<()>,
+}
+
+impl Delivery {
+    fn begin(destination: &LogDestination, trust: &Trust, queue: Queue) -> Self {
+        let endpoint = destination.endpoint.clone();
+        let delivering = delivery::deliver(endpoint, trust.clone(), queue.clone());
+        Delivery {
+            destination: destination.clone(),
+            trust: trust.clone(),
+            queue,
+            _task: AbortOnDropHandle::new(crate::base::task::spawn(delivering)),
+        }
+    }
+
+    /// Goes on with the lines that wait: on the same connection, unless other authorities have to vouch for its receiver.
+    fn go_on(self, destination: &LogDestination, trust: &Trust) -> Self {
+        if destination.endpoint.transport == LogTransport::Tls && self.trust != *trust {
+            return Delivery::begin(destination, trust, self.queue.clone());
+        }
+        Delivery {
+            destination: destination.clone(),
+            trust: trust.clone(),
+            ..self
+        }
+    }
+}
+
+/// Starts what is wanted and does not run yet, and ends what is wanted no more. A receiver whose tags or authorities change stays.
+fn deliveries(
+    mut before: Vec<Delivery>,
+    wanted: &[LogDestination],
+    trust: &Trust,
+) -> Vec<Delivery> {
+    let mut all: Vec<Delivery> = Vec::new();
+    for destination in wanted {
+        if all.iter().any(|it| it.destination == *destination) {
+            continue;
+        }
+        let is_the_same = |it: &Delivery| it.destination == *destination;
+        let has_its_receiver = |it: &Delivery| {
+            let LogDestination {
+                endpoint, content, ..
+            } = &it.destination;
+            (endpoint, content) == (&destination.endpoint, &destination.content)
+        };
+        let known = before.iter().position(is_the_same);
+        let known = known.or_else(|| before.iter().position(has_its_receiver));
+        all.push(match known {
+            Some(at) => before.swap_remove(at).go_on(destination, trust),
+            None => Delivery::begin(destination, trust, Queue::default()),
+        });
+    }
+    all
 }
 
 /// Follows the config for as long as the machine runs.
@@ -65,25 +126,12 @@ impl Running {
             &configured.config.log_destinations,
             intent::trusted_servers(&configured.config),
         );
-        self.deliveries
-            .retain(|(destination, by, ..)| wanted.contains(destination) && *by == trust);
-        for destination in wanted {
-            let mut there = self.deliveries.iter();
-            if there.any(|(it, ..)| it == destination) {
-                continue;
-            }
-            let queue = Queue::default();
-            let endpoint = destination.endpoint.clone();
-            let delivery = delivery::deliver(endpoint, trust.clone(), queue.clone());
-            let task = AbortOnDropHandle::new(crate::base::task::spawn(delivery));
-            self.deliveries
-                .push((destination.clone(), trust.clone(), queue, task));
-        }
-        let in_force = self.deliveries.iter();
-        let in_force = in_force.map(|(destination, _, queue, _)| Wanted {
-            content: destination.content,
-            tags: destination.tags.clone(),
-            queue: queue.clone(),
+        let before = std::mem::take(&mut self.deliveries);
+        self.deliveries = deliveries(before, wanted, &trust);
+        let in_force = self.deliveries.iter().map(|it| Wanted {
+            content: it.destination.content,
+            tags: it.destination.tags.clone(),
+            queue: it.queue.clone(),
         });
         self.destinations.set(in_force.collect());
         self.start_sources(machine);
@@ -91,7 +139,10 @@ impl Running {
 
     fn start_sources(&mut self, machine: &Arc<Machine>) {
         let deliveries = &self.deliveries;
-        let is_wanted = |content| deliveries.iter().any(|(it, ..)| it.content == content);
+        let is_wanted = |content| {
+            let mut all = deliveries.iter();
+            all.any(|it| it.destination.content == content)
+        };
         self.sources.retain(|content, _| is_wanted(*content));
         for content in [LogContent::Services, LogContent::Kernel, LogContent::Events] {
             if !is_wanted(content) || self.sources.contains_key(&content) {
@@ -105,5 +156,40 @@ impl Running {
             };
             self.sources.insert(content, AbortOnDropHandle::new(task));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+    use std::time::Duration;
+
+    use super::*;
+
+    /// Nobody listens there.
+    fn destination(port: u16, site: &str) -> LogDestination {
+        LogDestination {
+            endpoint: format!("tls://127.0.0.1:{port}").parse().unwrap(),
+            content: LogContent::Events,
+            tags: BTreeMap::from([("site".to_owned(), site.to_owned())]),
+        }
+    }
+
+    #[tokio::test]
+    async fn a_receiver_that_stays_keeps_the_lines_that_wait_for_it() {
+        let trust = Trust::default();
+        let before = deliveries(Vec::new(), &[destination(1, "lab")], &trust);
+        before[0].queue.push(b"waits".to_vec());
+        let wanted = [destination(2, "lab"), destination(1, "hall")];
+        let other = Trust {
+            roots: vec!["another authority".to_owned()],
+            ..Trust::default()
+        };
+        let after = deliveries(before, &wanted, &other);
+        let destinations: Vec<_> = after.iter().map(|it| it.destination.clone()).collect();
+        assert_eq!(destinations, wanted);
+        let line = tokio::time::timeout(Duration::from_secs(1), after[1].queue.pop()).await;
+        assert_eq!(line.unwrap(), b"waits");
+        assert!(deliveries(after, &[], &other).is_empty());
     }
 }

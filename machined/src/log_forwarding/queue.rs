@@ -60,6 +60,13 @@ impl Queue {
         }
     }
 
+    /// Puts a line back that was taken and not sent: it is the oldest one.
+    pub(super) fn put_back(&self, line: Vec<u8>) {
+        let mut waiting = self.waiting.locked();
+        waiting.bytes += line.len();
+        waiting.lines.push_front(line);
+    }
+
     /// Counts a line that was taken and is lost.
     pub(super) fn note_lost(&self) {
         self.waiting.locked().dropped += 1;
@@ -87,6 +94,8 @@ mod tests {
         for line in [b"one".to_vec(), b"two".to_vec()] {
             queue.push(line);
         }
+        assert_eq!(queue.pop().await, b"one");
+        queue.put_back(b"one".to_vec());
         assert_eq!(queue.pop().await, b"one");
         assert_eq!(queue.pop().await, b"two");
         let later = queue.clone();

@@ -34,7 +34,8 @@ const KILLED: Duration = Duration::from_secs(3600);
 /// Returns one condition of each type as it is now, with its begin.
 pub fn conditions(machine: &Machine) -> Vec<Known> {
     let facts = facts(machine);
-    machine.first_seen.note(judge(&facts), SystemTime::now())
+    let seen = &machine.first_seen;
+    seen.note(judge(&facts), seen.now())
 }
 
 fn facts(machine: &Machine) -> Facts {

@@ -10,7 +10,7 @@ use super::Sample;
 use super::query;
 
 /// Parses the packet as the reply to our request. The field that ties the reply to the request is filled in first.
-pub(super) fn sample_of(packet: &[u8]) -> Result<Sample, String> {
+pub(super) fn sample_of(packet: &[u8]) -> Result<Sample, query::NoSample> {
     let server = SocketAddr::from((Ipv4Addr::LOCALHOST, query::PORT));
     let canned = Canned {
         packet,
@@ -18,7 +18,7 @@ pub(super) fn sample_of(packet: &[u8]) -> Result<Sample, String> {
     };
     query::measure(server, &canned)
         .now_or_never()
-        .unwrap_or_else(|| Err("it waits for more".to_owned()))
+        .unwrap_or_else(|| Err("it waits for more".to_owned().into()))
 }
 
 /// Sends the same packet as the reply to each request.

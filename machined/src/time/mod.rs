@@ -12,7 +12,8 @@ mod canned_answer;
 mod query;
 mod sample_filter;
 
-use std::time::{Duration, SystemTime};
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime};
 
 use rustix::time::{ClockId, Timespec, clock_gettime, clock_settime};
 use serde::Serialize;
@@ -223,6 +224,7 @@ async fn sync(
     floor: u64,
 ) {
     let mut judge = SampleFilter::new(floor);
+    let mut left_alone = LeftAlone::default();
     let mut steady = 1;
     let mut failures = 0;
     loop {
@@ -232,7 +234,7 @@ async fn sync(
             None
         } else {
             judge.know(*before.borrow());
-            match attempt(&spec, &mut judge).await {
+            match attempt(&spec, &mut judge, &mut left_alone).await {
                 Ok(done) => {
                     steady = if done.stepped { 1 } else { steady + 1 };
                     failures = 0;
@@ -263,8 +265,26 @@ async fn sync(
                     return;
                 }
                 failures = 0;
+                left_alone = LeftAlone::default();
             }
         }
+    }
+}
+
+/// The servers that refuse this machine, and until when they are not asked.
+#[derive(Default)]
+struct LeftAlone(BTreeMap<String, Instant>);
+
+impl LeftAlone {
+    fn note(&mut self, server: &str, rest: Duration) {
+        self.0.insert(server.to_owned(), Instant::now() + rest);
+    }
+
+    /// How long a server rests yet.
+    fn rests(&self, server: &str) -> Option<Duration> {
+        let left = self.0.get(server)?;
+        let left = left.saturating_duration_since(Instant::now());
+        (!left.is_zero()).then_some(left)
     }
 }
 
@@ -274,12 +294,26 @@ struct Done {
 }
 
 /// Asks the servers in order until one gives a time that is accepted.
-async fn attempt(spec: &ClockSpec, judge: &mut SampleFilter) -> Result<Done, String> {
+async fn attempt(
+    spec: &ClockSpec,
+    judge: &mut SampleFilter,
+    left_alone: &mut LeftAlone,
+) -> Result<Done, String> {
     let mut problems = Vec::new();
     for server in &spec.servers {
+        if let Some(left) = left_alone.rests(server) {
+            let seconds = left.as_secs();
+            problems.push(format!(
+                "the time server {server} has refused this machine, and is asked again in {seconds} s"
+            ));
+            continue;
+        }
         let sample = match query::query(server, ()).await {
             Ok(sample) => sample,
             Err(error) => {
+                if let QueryError::Unwelcome { rest, .. } = &error {
+                    left_alone.note(server, *rest);
+                }
                 problems.push(error.to_string());
                 continue;
             }

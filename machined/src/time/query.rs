@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use sntpc::{NtpContext, NtpTimestampGenerator, NtpUdpSocket};
+use sntpc::{KissOfDeathCode, NtpContext, NtpTimestampGenerator, NtpUdpSocket};
 use tokio::net::UdpSocket;
 
 use super::Sample;
@@ -18,6 +18,10 @@ pub(super) const PORT: u16 = 123;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Limit on addresses of a name that are tried.
 const MOST_ADDRESSES: usize = 4;
+/// Rest of a server that denies its service to this machine: it may have changed its mind by then.
+const DENIED: Duration = Duration::from_secs(3600);
+/// Rest of a server that is asked too often.
+const TOO_OFTEN: Duration = Duration::from_secs(128);
 
 /// Why a server gave no time.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +42,31 @@ pub enum QueryError {
         /// Why.
         reason: String,
     },
+    /// The server wants to be asked no more, or less often (RFC 5905, 7.4).
+    #[error("the time server {server} refuses this machine, and is left alone for {} s: {reason}", rest.as_secs())]
+    Unwelcome {
+        /// The name.
+        server: String,
+        /// Its word.
+        reason: String,
+        /// The time in which it must not be asked.
+        rest: Duration,
+    },
+}
+
+/// Why an address gave no time.
+#[derive(Debug)]
+pub(super) struct NoSample {
+    /// The reason.
+    pub(super) reason: String,
+    /// The time in which it must not be asked, if it said so.
+    pub(super) rest: Option<Duration>,
+}
+
+impl From<String> for NoSample {
+    fn from(reason: String) -> Self {
+        NoSample { reason, rest: None }
+    }
 }
 
 /// Measures once against `server`: a name or address, with or without a port. `held` is dropped when the lookup of the name has ended: its
@@ -49,17 +78,29 @@ pub(super) async fn query(server: &str, held: impl Send + 'static) -> Result<Sam
             server: server.to_owned(),
             reason,
         })?;
-    let mut reason = "the name has no addresses".to_owned();
+    let mut why = NoSample::from("the name has no addresses".to_owned());
     for address in to_ask(addresses) {
-        match tokio::time::timeout(PATIENCE, ask(address)).await {
+        let no_sample = match tokio::time::timeout(PATIENCE, ask(address)).await {
             Ok(Ok(sample)) => return Ok(sample),
-            Ok(Err(error)) => reason = error,
-            Err(_) => reason = format!("{address} does not answer within {} s", PATIENCE.as_secs()),
+            Ok(Err(no_sample)) => no_sample,
+            Err(_) => NoSample::from(format!(
+                "{address} does not answer within {} s",
+                PATIENCE.as_secs()
+            )),
+        };
+        // A word of the server counts more than the silence of its other addresses.
+        if no_sample.rest.is_some() || why.rest.is_none() {
+            why = no_sample;
         }
     }
-    Err(QueryError::Answer {
-        server: server.to_owned(),
-        reason,
+    let (server, reason) = (server.to_owned(), why.reason);
+    Err(match why.rest {
+        None => QueryError::Answer { server, reason },
+        Some(rest) => QueryError::Unwelcome {
+            server,
+            reason,
+            rest,
+        },
     })
 }
 
@@ -95,7 +136,7 @@ async fn resolve(server: &str, held: impl Send + 'static) -> Result<Vec<SocketAd
     }
 }
 
-async fn ask(address: SocketAddr) -> Result<Sample, String> {
+async fn ask(address: SocketAddr) -> Result<Sample, NoSample> {
     let any: SocketAddr = match address {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
@@ -119,10 +160,19 @@ async fn ask(address: SocketAddr) -> Result<Sample, String> {
 pub(super) async fn measure(
     address: SocketAddr,
     socket: &impl NtpUdpSocket,
-) -> Result<Sample, String> {
+) -> Result<Sample, NoSample> {
     let context = NtpContext::new(Clock::default());
     let answer = sntpc::get_time(address, socket, context).await;
-    let answer = answer.map_err(|error| format!("{address}: {error:?}"))?;
+    let answer = answer.map_err(|error| NoSample {
+        reason: format!("{address}: {error:?}"),
+        rest: match error {
+            sntpc::Error::KissOfDeath(KissOfDeathCode::Deny | KissOfDeathCode::Rstr) => {
+                Some(DENIED)
+            }
+            sntpc::Error::KissOfDeath(KissOfDeathCode::Rate) => Some(TOO_OFTEN),
+            _ => None,
+        },
+    })?;
     Ok(Sample {
         offset_us: answer.offset(),
         roundtrip_us: answer.roundtrip(),
@@ -176,6 +226,7 @@ impl NtpTimestampGenerator for Clock {
 #[cfg(test)]
 mod tests {
     #![allow(clippy::unwrap_used)]
+    use super::super::{ClockSpec, LeftAlone, SampleFilter, attempt};
     use super::*;
 
     /// Starts a server on 127.0.0.1 that replies to one request with `reply`.
@@ -249,20 +300,46 @@ mod tests {
         );
         let short = server(|_| vec![0; 10]).await;
         assert!(query(&short, ()).await.is_err());
-        let kiss = server(|request| {
+    }
+
+    /// A server that refuses to serve, with this word.
+    async fn kiss(code: &'static [u8; 4]) -> String {
+        server(move |request| {
             let mut reply = answer(request, 0);
             reply[1] = 0;
-            reply[12..16].copy_from_slice(b"DENY");
+            reply[12..16].copy_from_slice(code);
             reply
         })
-        .await;
-        assert!(
-            query(&kiss, ())
-                .await
-                .unwrap_err()
-                .to_string()
-                .contains("Deny")
-        );
+        .await
+    }
+
+    #[tokio::test]
+    async fn a_server_says_for_how_long_it_wants_to_be_left_alone() {
+        for (code, expected) in [(b"DENY", DENIED), (b"RSTR", DENIED), (b"RATE", TOO_OFTEN)] {
+            let refused = query(&kiss(code).await, ()).await.unwrap_err();
+            let text = refused.to_string();
+            let QueryError::Unwelcome { rest, .. } = refused else {
+                panic!("{text}");
+            };
+            assert_eq!(rest, expected, "{text}");
+        }
+        let other = query(&kiss(b"INIT").await, ()).await.unwrap_err();
+        assert!(matches!(other, QueryError::Answer { .. }), "{other}");
+    }
+
+    /// The server's port is closed after its word.
+    #[tokio::test]
+    async fn a_server_that_refuses_is_not_asked_again_until_its_rest_is_over() {
+        let spec = ClockSpec {
+            enabled: true,
+            servers: vec![kiss(b"DENY").await],
+        };
+        let (mut judge, mut left_alone) = (SampleFilter::new(0), LeftAlone::default());
+        let first = attempt(&spec, &mut judge, &mut left_alone).await.err();
+        assert!(first.unwrap().contains("left alone for 3600 s"));
+        let second = attempt(&spec, &mut judge, &mut left_alone).await.err();
+        let second = second.unwrap();
+        assert!(second.contains("has refused this machine"), "{second}");
     }
 
     #[tokio::test]

@@ -18,6 +18,7 @@ use tokio::task::LocalSet;
 use super::authority_file;
 use super::look;
 use super::members::{self, Way};
+use super::note::note;
 use crate::cli::{ApplyHow, ApplyMode, FleetSign, Global};
 use crate::commands::apply_config;
 use crate::target;
@@ -71,7 +72,7 @@ pub(super) async fn run(global: &Global, arguments: &FleetSign) -> Result<(), Fa
             Err(failure) => {
                 let advice = failure.advice().map(|advice| format!(" ({advice})"));
                 let advice = advice.unwrap_or_default();
-                eprintln!("not signed: {}{advice}", failure.chain());
+                note(&format!("not signed: {}{advice}", failure.chain()));
                 unsigned.push(name);
             }
         }

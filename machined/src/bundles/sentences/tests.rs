@@ -59,6 +59,16 @@ fn a_stick_without_the_label_is_told_by_its_directory() {
 }
 
 #[test]
+fn a_label_of_a_stranger_moves_no_cursor_of_the_terminal_that_asks() {
+    let label = "v2\u{1b}[2JIt is signed.\nType 1";
+    let images = vec![image("installer:v2", Some(label), Approval::Nobody)];
+    let said = said(&stick(Phase::Asking { seconds: 60 }, images));
+    let shown = "(version v2\\x1b[2JIt is signed. Type 1)";
+    assert!(said.iter().any(|text| text.contains(shown)), "{said:?}");
+    assert!(said.iter().all(|text| !text.contains(char::is_control)));
+}
+
+#[test]
 fn how_far_a_stick_is() {
     let bytes = |bytes: u64| (bytes * MIB, 40 * MIB);
     let (verified, total) = bytes(12);

@@ -18,6 +18,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Columns of the narrowest screens.
 const COLUMNS: usize = 80;
+/// Bytes of sentences beside a question. A serial console takes 4 KiB at once, and the digits come last.
+const ROOM: usize = 3200;
 
 /// The bundle or the files that a person is asked to approve.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -128,11 +130,32 @@ fn text(said: &[String], question: &Question, what: Asked) -> String {
     let said: Vec<String> = said.iter().map(|text| wrapped(text)).collect();
     format!(
         "\r\n{}\r\n\r\nTo approve exactly this bundle, type these digits within {} seconds:\r\n\r\n    {}\r\n\r\n{}\r\n",
-        said.join("\r\n"),
+        shortened(&said).join("\r\n"),
         PATIENCE.as_secs(),
         question.shown(),
         what.refusal()
     )
+}
+
+/// Leaves sentences out in the middle if there is no room for all: there are those about single files. The first ones say what it is and who
+/// allows it, and the last ones what follows.
+fn shortened(said: &[String]) -> Vec<String> {
+    let length = |sentences: &[String]| -> usize { sentences.iter().map(|it| it.len() + 2).sum() };
+    if length(said) <= ROOM {
+        return said.to_vec();
+    }
+    let fits = |part: &[String]| length(part) <= ROOM / 2;
+    let counts = 0..=said.len();
+    let first = counts.clone().rev().find(|count| fits(&said[..*count]));
+    let last = counts.rev().find(|count| fits(&said[said.len() - count..]));
+    let (first, last) = (first.unwrap_or(0), last.unwrap_or(0));
+    let left_out = said.len() - first - last;
+    let mut shown = said[..first].to_vec();
+    shown.push(format!(
+        "({left_out} more: `instarctl get bundles -o yaml` has them.)"
+    ));
+    shown.extend_from_slice(&said[said.len() - last..]);
+    shown
 }
 
 /// Breaks a sentence at spaces, so that it fits the narrowest screens.
@@ -176,6 +199,29 @@ mod tests {
             );
             assert!(text.contains(expected), "{text}");
         }
+    }
+
+    #[test]
+    fn the_digits_are_there_beside_many_files() {
+        let mut said = vec!["The bundle holds 1 image: r.io/a:v1.".to_owned()];
+        let file =
+            |number: u32| format!("The file site-{number}.raw is kept: the config names it.");
+        said.extend((0..200).map(file));
+        said.push("After that, this machine is upgraded to v0.2.0.".to_owned());
+        let question = Question::new([1, 2, 3, 4, 5, 6]);
+        let text = text(&said, &question, Asked::Bundle);
+        assert!(text.len() < 4096, "{} bytes", text.len());
+        for part in [
+            said[0].as_str(),
+            "site-0.raw",
+            " more: `instarctl",
+            "site-199.raw",
+            said[201].as_str(),
+            "123 456",
+        ] {
+            assert!(text.contains(part), "{part:?} in {text}");
+        }
+        assert_eq!(shortened(&said[..9]), said[..9]);
     }
 
     #[test]

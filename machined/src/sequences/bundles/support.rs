@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! <stick>/instar-support/                                        made by a person: it asks for the data
-//! <stick>/instar-support/<host name>-<first digits of the kernel's boot id>.tar.gz     written once for each boot of a machine
+//! <stick>/instar-support/<host name>-<first digits of the kernel's boot id>.tar.gz     one for each boot of a machine, the newest
 //! ```
 
-use std::fs::{self, File};
+use std::fs::{self, File, Metadata};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, bail};
 use flate2::Compression;
@@ -32,6 +32,8 @@ const DIRECTORY: &str = "instar-support";
 const LARGEST: u64 = 64 << 20;
 /// Number of parts that wait for the stick.
 const AHEAD: usize = 1;
+/// Data of this boot that are younger are not written anew: the stick is looked at again because the machine changed its version.
+const RECENT: Duration = Duration::from_secs(600);
 /// Only its owner reads the file, where the filesystem knows owners.
 const MODE: u32 = 0o600;
 
@@ -105,8 +107,10 @@ fn archive(
     mut parts: mpsc::Receiver<SupportPart>,
 ) -> anyhow::Result<u64> {
     let path = directory.join(name);
-    if let Ok(there) = fs::symlink_metadata(&path) {
-        // This boot's data are there already: the stick was plugged in twice.
+    // Older ones say nothing of the trouble for which the stick was plugged in again. They stay until the new ones are whole.
+    if let Ok(there) = fs::symlink_metadata(&path)
+        && is_recent(&there)
+    {
         return Ok(there.len());
     }
     let partial = directory.join(format!("{name}.part"));
@@ -125,6 +129,13 @@ fn archive(
     let bytes = written?;
     fs::rename(&partial, &path).context("name the file on the stick")?;
     Ok(bytes)
+}
+
+/// Whether a file was written a short time ago. One from the future was written before the clock was set.
+fn is_recent(file: &Metadata) -> bool {
+    let written = file.modified().ok();
+    let age = written.and_then(|written| SystemTime::now().duration_since(written).ok());
+    age.is_some_and(|age| age < RECENT)
 }
 
 fn fill(file: File, parts: &mut mpsc::Receiver<SupportPart>) -> anyhow::Result<u64> {
@@ -212,8 +223,28 @@ mod tests {
             entry.path().unwrap().display().to_string()
         });
         assert_eq!(names.collect::<Vec<_>>(), ["kernel.log", "logs/web.log"]);
-        // The second time it is left alone.
+        // A moment later it is left alone.
         assert_eq!(archive(root, "lamp.tar.gz", parts(&[])).unwrap(), bytes);
+    }
+
+    #[test]
+    fn a_stick_that_is_plugged_in_again_later_gets_the_data_of_then() {
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path();
+        let first = archive(root, "x", parts(&[("kernel.log", 100)])).unwrap();
+        let old = SystemTime::now() - 2 * RECENT;
+        let file = File::options().append(true).open(root.join("x")).unwrap();
+        file.set_modified(old).unwrap();
+        let second = archive(root, "x", parts(&[("kernel.log", 9000)])).unwrap();
+        assert!(second > first);
+        assert_eq!(root.join("x").metadata().unwrap().len(), second);
+        // If they cannot be written, the old ones stay.
+        let file = File::options().append(true).open(root.join("x")).unwrap();
+        file.set_modified(old).unwrap();
+        let large = usize::try_from(LARGEST).unwrap() + 1;
+        assert!(archive(root, "x", parts(&[("large", large)])).is_err());
+        assert_eq!(root.join("x").metadata().unwrap().len(), second);
+        assert_eq!(fs::read_dir(root).unwrap().count(), 1);
     }
 
     #[test]
