@@ -34,6 +34,7 @@ pub(in crate::sequences) fn start(machine: &Arc<Machine>, bless: Bless, error: &
 
 async fn until_blessed(machine: &Machine, bless: Bless) {
     let mut known = Known::default();
+    // The first one that can be read is its own.
     let _ = known.is_another(trial_record::record(machine).await);
     for failures in 1.. {
         tokio::time::sleep(PAUSES.after(failures)).await;
