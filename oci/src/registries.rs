@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use instar_http_client::{Proxies, Trust};
-use instar_values::{EndpointUrl, Mirror, MirrorEndpoint, RegistryAuth};
+use instar_values::{EndpointUrl, Mirror, MirrorEndpoint, RegistryAuth, server_of};
 
 /// The registry settings of the machine config. Keys are hosts as in image names (`HOST[:PORT]`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -64,15 +64,9 @@ impl Registries {
             });
         }
         if !mirror.is_some_and(|mirror| mirror.skip_fallback) {
-            // docker.io is the one registry whose name is not its address.
-            let authority = if registry == "docker.io" {
-                "registry-1.docker.io"
-            } else {
-                registry
-            };
             let root = EndpointUrl {
                 https: true,
-                authority: authority.to_owned(),
+                authority: server_of(registry).to_owned(),
                 path: "/v2".to_owned(),
             };
             endpoints.push(Endpoint {

@@ -53,7 +53,9 @@ pub use name::{
 pub use network::{HostnamePolicy, RouteSpec, StaticHost};
 pub use public_key::{KeyAlgorithm, NotAKey, PublicKey};
 pub use quantity::{ByteSize, Millicores, NotAQuantity};
-pub use registry::{EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth};
+pub use registry::{
+    EndpointUrl, EndpointUrlError, Mirror, MirrorEndpoint, RegistryAuth, server_of,
+};
 pub use release_tag::{Contradiction, Level, NotAReleaseTag, ReleaseTag};
 pub use secret::Secret;
 pub use system::{EtcFile, KernelModule};

@@ -5,6 +5,15 @@ use std::str::FromStr;
 
 use crate::Secret;
 
+/// Returns the host that serves a registry's images. Docker's, `docker.io`, is the one registry whose name is not its address.
+#[must_use]
+pub fn server_of(registry: &str) -> &str {
+    match registry {
+        "docker.io" => "registry-1.docker.io",
+        registry => registry,
+    }
+}
+
 /// The mirrors of a registry.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Mirror {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use base64::{Engine, prelude::BASE64_STANDARD};
+use instar_values::server_of;
 
 use super::{
     super::{
@@ -15,8 +16,8 @@ use super::{
     Documents, trust,
 };
 
-/// The names of Docker's registry, and the host that serves its images.
-const HUB: ([&str; 2], &str) = (["docker.io", "index.docker.io"], "registry-1.docker.io");
+/// The names of Docker's registry.
+const HUB: [&str; 2] = ["docker.io", "index.docker.io"];
 
 pub(super) fn registries(documents: &Documents<'_>) -> Registries {
     let mut registries = Registries::default();
@@ -61,11 +62,8 @@ pub(super) fn registries(documents: &Documents<'_>) -> Registries {
 /// Gives the host of Docker's registry the settings that the config has for its name, unless the host has some of its own: they are looked up by
 /// the host that is asked, and images have the name.
 fn note_hub<T: Clone>(settings: &mut BTreeMap<RegistryHost, T>) {
-    let (names, host) = HUB;
-    let setting = names
-        .into_iter()
-        .find_map(|name| settings.get(name).cloned());
-    if let (Some(setting), Ok(host)) = (setting, host.parse::<RegistryHost>()) {
+    let setting = HUB.into_iter().find_map(|name| settings.get(name).cloned());
+    if let (Some(setting), Ok(host)) = (setting, server_of(HUB[0]).parse::<RegistryHost>()) {
         settings.entry(host).or_insert(setting);
     }
 }

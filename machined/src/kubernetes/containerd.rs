@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::NodeFile;
 use crate::config::{Mirror, Registries, RegistryAuth};
+use crate::values::server_of;
 
 /// The directory of registries, as the container sees it.
 const HOSTS: &str = "/instar/hosts";
@@ -149,14 +150,6 @@ fn hosts_toml(
         text += &tls_settings(&endpoint.url.authority, registries);
     }
     NodeFile::of_control(&format!("hosts/{directory}/hosts.toml"), &text)
-}
-
-/// Returns the host that serves a registry's images: Docker's is the one whose name is not its address.
-fn server_of(host: &str) -> &str {
-    match host {
-        "docker.io" => "registry-1.docker.io",
-        host => host,
-    }
 }
 
 /// Returns the TLS settings for the host that is asked.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use instar_client::{Failure, FailureKind};
-use instar_values::{RegistryAuth, Secret};
+use instar_values::{RegistryAuth, Secret, server_of};
 use serde::Deserialize;
 
 #[derive(Deserialize, Default)]
@@ -85,8 +85,8 @@ fn credential(server: &str, entry: &Entry) -> Result<Option<RegistryAuth>, Strin
 fn host(server: &str) -> &str {
     let rest = server.split_once("://").map_or(server, |(_, rest)| rest);
     match rest.split('/').next().unwrap_or(rest) {
-        "docker.io" | "index.docker.io" => "registry-1.docker.io",
-        host => host,
+        "index.docker.io" => server_of("docker.io"),
+        host => server_of(host),
     }
 }
 
